@@ -1,0 +1,489 @@
+"""Studies: policies compared on common random numbers, their statistics, saved and loaded."""
+
+import itertools
+import json
+import math
+import os
+import warnings
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxcascade.core import Policy, choose, get_system, system_of
+from jaxcascade.simulate import prepare, record_steps, run_block
+
+_NORMAL_95 = 1.959963984540054
+
+
+class Interval(NamedTuple):
+    """Mean over seeds with its spread, each ``[..., R]`` at the recorded rounds.
+
+    Attributes:
+      mean: mean over seeds.
+      sd: standard deviation over seeds (n - 1 in the denominator; nan for one seed).
+      ci95: half width of the normal 95 % interval, ``1.96 sd / sqrt(n)``.
+      n: number of seeds.
+    """
+
+    mean: np.ndarray
+    sd: np.ndarray
+    ci95: np.ndarray
+    n: int
+
+
+@dataclass(frozen=True)
+class Study:
+    """Results of policies on one instance or on a grid of them, all on the same random numbers.
+
+    Attributes:
+      system: name of the system.
+      steps: ``[R]`` recorded rounds.
+      curves: policy -> metric -> ``[*axes, num_seeds, R]`` float64.
+      axes: name -> values of each leading axis, in order; empty for a single instance.
+      snapshots: policy -> name -> ``[*axes, num_seeds, ...]``, the rule in force at round ``meta["snapshot"]``.
+      meta: what was run: seed, num_steps, times, versions.
+    """
+
+    system: str
+    steps: np.ndarray
+    curves: dict[str, dict[str, np.ndarray]]
+    axes: dict[str, list] = field(default_factory=dict)
+    snapshots: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def policies(self) -> list[str]:
+        """Names of the policies, in the order they were given."""
+        return list(self.curves)
+
+    @property
+    def metrics(self) -> list[str]:
+        """Names of all metrics, recorded and derived."""
+        return list(next(iter(self.curves.values()))) + list(get_system(self.system).ratios)
+
+    @property
+    def num_seeds(self) -> int:
+        """Number of seeds."""
+        return next(iter(next(iter(self.curves.values())).values())).shape[-2]
+
+    def curve(self, policy: str, metric: str) -> np.ndarray:
+        """A metric of every seed at every recorded round, ``[*axes, num_seeds, R]`` float64.
+
+        Derived metrics are ratios of recorded ones, seed by seed.
+
+        Raises:
+          ValueError: if there is no such policy or metric; names the closest.
+        """
+        recorded = choose("policy", policy, self.curves)
+        ratios = get_system(self.system).ratios
+        if metric in recorded:
+            return recorded[metric]
+        over, under = choose("metric", metric, {**dict.fromkeys(recorded), **ratios})
+        below = self.steps if under == "rounds" else recorded[under]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return recorded[over] / np.where(np.asarray(below) > 0, below, np.nan)
+
+    def final(self, policy: str, metric: str) -> np.ndarray:
+        """A metric of every seed at the last recorded round, ``[*axes, num_seeds]`` float64.
+
+        Raises:
+          ValueError: if there is no such policy or metric; names the closest.
+        """
+        return self.curve(policy, metric)[..., -1]
+
+    def interval(self, policy: str, metric: str) -> Interval:
+        """Mean, spread and 95 % half width of a metric over seeds, each ``[*axes, R]``.
+
+        Raises:
+          ValueError: if there is no such policy or metric; names the closest.
+        """
+        return _interval(self.curve(policy, metric))
+
+    def paired(self, first: str, second: str, metric: str) -> Interval:
+        """The difference ``first - second`` of a metric, paired by seed, with its interval, each ``[*axes, R]``.
+
+        Raises:
+          ValueError: if there is no such policy or metric; names the closest.
+        """
+        return _interval(self.curve(first, metric) - self.curve(second, metric))
+
+    def summary(self) -> dict[str, Any]:
+        """Mean, sd, 95 % half width and n of every policy and metric at every recorded round, as plain lists.
+
+        ``{"steps": [...], "policies": {NAME: {METRIC: {"mean", "sd", "ci95", "n"}}}}``, with ``"axes"`` and
+        lists nested by axis for a grid. Undefined numbers (a ratio over nothing, the sd of one seed) are None.
+        """
+        table = {
+            policy: {
+                metric: {**{k: _plain(v) for k, v in self.interval(policy, metric)._asdict().items()}}
+                for metric in self.metrics
+            }
+            for policy in self.policies
+        }
+        axes = {"axes": {name: [_plain(v) for v in values] for name, values in self.axes.items()}} if self.axes else {}
+        return {"steps": self.steps.tolist(), **axes, "policies": table}
+
+    def select(self, **values: Any) -> "Study":
+        """The part of a grid with the given values of its axes; those axes are gone.
+
+        Raises:
+          ValueError: if there is no such axis, or no such value on it.
+        """
+        study = self
+        for name, value in values.items():
+            options = choose("axis", name, study.axes)
+            matches = [i for i, option in enumerate(options) if _same(option, value)]
+            if not matches:
+                raise ValueError(f"{name}: expected one of {', '.join(map(str, options))}, got {value!r}")
+            position, index = list(study.axes).index(name), matches[0]
+            study = replace(
+                study,
+                axes={k: v for k, v in study.axes.items() if k != name},
+                curves={p: {m: a.take(index, position) for m, a in c.items()} for p, c in study.curves.items()},
+                snapshots={p: {m: a.take(index, position) for m, a in c.items()} for p, c in study.snapshots.items()},
+            )
+        return study
+
+    def points(self) -> list[dict[str, Any]]:
+        """The points of the grid, each a dict axis -> value; ``[{}]`` for a single instance."""
+        return [dict(zip(self.axes, values, strict=True)) for values in itertools.product(*self.axes.values())]
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write the study to one ``.npz`` file: ``steps``, ``curve/POLICY/METRIC`` and ``meta`` as JSON.
+
+        The file is complete or not there: it is written under another name and renamed.
+        """
+        arrays = {"steps": self.steps}
+        for kind, tables in (("curve", self.curves), ("snapshot", self.snapshots)):
+            for policy, table in tables.items():
+                arrays |= {f"{kind}/{policy}/{name}": array for name, array in table.items()}
+        about = {"system": self.system, "axes": self.axes, "policies": self.policies, "meta": self.meta}
+        arrays["about"] = np.array(json.dumps(about, default=_plain))
+        _write_npz(path, arrays)
+
+    def to_pandas(self) -> Any:
+        """A tidy DataFrame, one row per grid point, policy, seed and recorded round, one column per metric.
+
+        Raises:
+          ImportError: if pandas is not installed (``pip install jaxcascade[pandas]``).
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError("to_pandas needs pandas: pip install 'jaxcascade[pandas]'") from error
+        frames = []
+        for point, policy in itertools.product(self.points(), self.policies):
+            part = self.select(**point)
+            seeds, steps = np.meshgrid(np.arange(self.num_seeds), self.steps, indexing="ij")
+            columns = {**point, "policy": policy, "seed": seeds.ravel(), "step": steps.ravel()}
+            frames.append(
+                pandas.DataFrame(columns | {metric: part.curve(policy, metric).ravel() for metric in self.metrics})
+            )
+        return pandas.concat(frames, ignore_index=True)
+
+    def plot(self, metric: str = "regret", **options: Any) -> Any:
+        """Mean curves with 95 % bands; see ``jaxcascade.plotting.plot_curves`` for the options."""
+        from jaxcascade import plotting
+
+        return plotting.plot_curves(self, metric, **options)
+
+
+def compare(
+    instance: Any,
+    policies: Mapping[str, Policy],
+    *,
+    num_steps: int,
+    num_seeds: int,
+    seed: int = 0,
+    record: int | Sequence[int] = 50,
+    axis: tuple[str, Sequence] | None = None,
+    snapshot: int | None = None,
+    seed_chunk: int | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Study:
+    """A study of several policies on one instance; every policy meets the same arrivals, labels and service.
+
+    Args:
+      instance: an instance of a registered system.
+      policies: name -> policy.
+      num_steps: horizon T.
+      num_seeds: number of seeds; more of them leave the first ones as they were.
+      seed: number from which every random stream derives.
+      record: how many evenly spaced rounds to record, or the rounds themselves.
+      axis: ``(name, values)`` if the instance's leaves carry a leading axis, one entry per value; the whole
+        batch runs in one program.
+      snapshot: round after which the policies' rules are recorded.
+      seed_chunk: most seeds to run at once.
+      progress: called with (policy, seed-rounds done, seed-rounds in all).
+
+    Raises:
+      ValueError: on impossible arguments, before anything is run.
+      FloatingPointError: if a policy's check of its own numbers failed.
+    """
+    if axis is None:
+        return sweep(
+            lambda: (instance, policies),
+            {},
+            num_steps=num_steps,
+            num_seeds=num_seeds,
+            seed=seed,
+            record=record,
+            snapshot=snapshot,
+            seed_chunk=seed_chunk,
+            progress=progress,
+        )
+    name, values = axis[0], list(axis[1])
+    lengths = {leaf.shape[0] if np.ndim(leaf) else None for leaf in jax.tree.leaves(instance)}
+    if lengths != {len(values)}:
+        raise ValueError(f"axis: expected every leaf of the instance to have {len(values)} entries for {name!r}")
+    return sweep(
+        lambda index: (jax.tree.map(lambda leaf: leaf[index], instance), policies),
+        {"index": range(len(values))},
+        num_steps=num_steps,
+        num_seeds=num_seeds,
+        seed=seed,
+        record=record,
+        snapshot=snapshot,
+        seed_chunk=seed_chunk,
+        progress=progress,
+        axes={name: values},
+    )
+
+
+def sweep(
+    make: Callable[..., tuple[Any, Mapping[str, Policy]]],
+    grid: Mapping[str, Sequence],
+    *,
+    num_steps: int,
+    num_seeds: int,
+    seed: int = 0,
+    record: int | Sequence[int] = 50,
+    snapshot: int | None = None,
+    seed_chunk: int | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+    axes: Mapping[str, Sequence] | None = None,
+) -> Study:
+    """A study over a grid of instances and policy arguments, on the same random numbers at every point.
+
+    Points whose instances and policies have the same shapes and flags run together in one compiled program,
+    batched by vmap; the others run one group after another.
+
+    Args:
+      make: called with one keyword per axis of the grid; returns an instance and its policies by name.
+      grid: axis name -> values; the study has every combination.
+      num_steps: horizon T.
+      num_seeds: number of seeds.
+      seed: number from which every random stream derives.
+      record: how many evenly spaced rounds to record, or the rounds themselves.
+      snapshot: round after which the policies' rules are recorded; the points must then agree in shapes.
+      seed_chunk: most seeds to run at once.
+      progress: called with (policy, seed-rounds done, seed-rounds in all).
+      axes: axes of the study, where they should be named otherwise than the grid's.
+
+    Raises:
+      ValueError: on impossible arguments, before anything is run.
+      FloatingPointError: if a policy's check of its own numbers failed.
+    """
+    if isinstance(num_seeds, bool) or not isinstance(num_seeds, (int, np.integer)) or num_seeds < 1:
+        raise ValueError(f"num_seeds: expected a whole number >= 1, got {num_seeds!r}")
+    steps = record_steps(np.asarray(record) if np.ndim(record) else record, num_steps)  # type: ignore[arg-type]
+    if snapshot is not None and not 1 <= snapshot <= num_steps:
+        raise ValueError(f"snapshot: expected a round within 1..{num_steps}, got {snapshot!r}")
+    for name, values in grid.items():
+        if not len(values):
+            raise ValueError(f"{name}: expected at least one value, got none")
+    points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    made = [make(**point) for point in points]
+    environments = [prepare(instance, num_steps) for instance, _ in made]
+    system = system_of(made[0][0])
+    names = list(made[0][1])
+    if not names:
+        raise ValueError("policies: expected at least one, got none")
+    for _, policies in made:
+        if list(policies) != names:
+            raise ValueError("policies: expected the same names at every point of the grid")
+
+    shape = tuple(len(values) for values in grid.values())
+    total = len(points) * len(names) * num_seeds * num_steps
+    done = 0
+    curves: dict[str, dict[str, np.ndarray]] = {name: {} for name in names}
+    snapshots: dict[str, dict[str, np.ndarray]] = {}
+    times: dict[str, dict[str, float]] = {}
+    for name in names:
+        found: list = [None] * len(points)
+        times[name] = {"compile_seconds": 0.0, "run_seconds": 0.0}
+        for members in _groups(made, environments, name):
+            batch = len(members) if len(points) > 1 else 0
+            instance, params = (
+                jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees) if batch else trees[0]
+                for trees in (
+                    [made[i][0] for i in members],
+                    [jax.tree.map(jnp.asarray, made[i][1][name].params) for i in members],
+                )
+            )
+
+            def report(rounds: int, name: str = name) -> None:
+                nonlocal done
+                done += rounds
+                if progress:
+                    progress(name, min(done, total), total)
+
+            block = run_block(
+                environments[members[0]],
+                made[members[0]][1][name],
+                instance,
+                params,
+                batch=batch,
+                seed=seed,
+                num_steps=num_steps,
+                num_seeds=num_seeds,
+                steps=steps,
+                snapshot=snapshot,
+                seed_chunk=seed_chunk,
+                progress=report,
+                name=name,
+            )
+            times[name]["compile_seconds"] += block.compile_seconds
+            times[name]["run_seconds"] += block.run_seconds
+            for position, index in enumerate(members):
+                found[index] = (
+                    {k: v[position] for k, v in block.metrics.items()},
+                    {k: v[position] for k, v in block.snapshot.items()},
+                )
+        curves[name] = _grid([f[0] for f in found], shape)
+        rules = _grid([f[1] for f in found], shape)
+        if rules:
+            snapshots[name] = rules
+    meta = {
+        "seed": int(seed),
+        "num_steps": int(num_steps),
+        "num_seeds": int(num_seeds),
+        "snapshot": snapshot,
+        "times": times,
+        "float_type": str(jnp.result_type(float)),
+    }
+    chosen = {name: list(values) for name, values in (grid if axes is None else axes).items()}
+    return Study(system.name, steps, curves, chosen, snapshots, meta)
+
+
+def load_study(path: str | os.PathLike) -> Study:
+    """The study saved at ``path``.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      ValueError: if it is not a whole study file.
+    """
+    arrays = _read_npz(path, "a study")
+    if "about" not in arrays or "steps" not in arrays:
+        raise ValueError(f"{path}: expected a study, got an .npz file without 'about' and 'steps'")
+    about = json.loads(str(arrays["about"]))
+    tables: dict[str, dict] = {"curve": {name: {} for name in about["policies"]}, "snapshot": {}}
+    for key, array in arrays.items():
+        kind, _, rest = key.partition("/")
+        if rest:
+            policy, _, name = rest.rpartition("/")
+            tables[kind].setdefault(policy, {})[name] = array
+    return Study(about["system"], arrays["steps"], tables["curve"], about["axes"], tables["snapshot"], about["meta"])
+
+
+def save_instance(path: str | os.PathLike, instance: Any) -> None:
+    """Write an instance to an ``.npz`` file: its arrays under the names of the spec tables, and ``system``.
+
+    Raises:
+      ValueError: if the instance is of no registered system.
+    """
+    system = system_of(instance)
+    arrays = {name: np.asarray(value) for name, value in vars(instance).items()}
+    _write_npz(path, {"system": np.array(system.name), **arrays})
+
+
+def load_instance(path: str | os.PathLike) -> Any:
+    """The instance saved at ``path``, checked.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      ValueError: naming the file and the array, what was expected and what came.
+    """
+    arrays = _read_npz(path, "an instance")
+    if "system" not in arrays:
+        raise ValueError(f"{path}: expected an instance with an array 'system', got {', '.join(arrays) or 'none'}")
+    try:
+        system = get_system(str(arrays.pop("system")))
+        return system.from_arrays(arrays)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _groups(made, environments, name):
+    """Indices of the points, grouped by what must be the same to run in one program."""
+    groups: dict[Any, list[int]] = {}
+    for index, (instance, policies) in enumerate(made):
+        policy = policies[name]
+        shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(instance))
+        static = policy._replace(params=jax.tree.structure(policy.params))
+        key = (environments[index], static, jax.tree.structure(instance), shapes)
+        groups.setdefault(key, []).append(index)
+    return groups.values()
+
+
+def _grid(tables, shape):
+    """Per-point dicts of arrays as one dict of arrays with the grid's axes in front."""
+    if not tables[0]:
+        return {}
+    sizes = {name: {table[name].shape for table in tables} for name in tables[0]}
+    uneven = [name for name, shapes in sizes.items() if len(shapes) > 1]
+    if uneven:
+        raise ValueError(f"snapshot: expected the same shapes at every point of the grid, {uneven[0]!r} differs")
+    return {
+        name: np.stack([table[name] for table in tables]).reshape(*shape, *tables[0][name].shape) for name in tables[0]
+    }
+
+
+def _interval(values):
+    count = values.shape[-2]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # one seed has no spread: nan, as documented
+        spread = np.std(values, axis=-2, ddof=1) if count > 1 else np.full(values[..., 0, :].shape, np.nan)
+    return Interval(np.mean(values, axis=-2), spread, _NORMAL_95 * spread / math.sqrt(count), count)
+
+
+def _plain(value):
+    """Numbers and arrays as JSON can hold them; nan and infinities become None."""
+    if isinstance(value, np.ndarray):
+        return [_plain(v) for v in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _same(option, value):
+    if isinstance(option, float) and isinstance(value, (int, float)):
+        return math.isclose(option, value, rel_tol=1e-9)
+    return option == value
+
+
+def _write_npz(path, arrays):
+    path = os.fspath(path)
+    partial = f"{path}.partial"
+    with open(partial, "wb") as file:
+        np.savez_compressed(file, **arrays)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+
+
+def _read_npz(path, what):
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path}: expected {what}, got no such file") from None
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path}: expected {what} as a whole .npz file, got a damaged one ({error})") from error
