@@ -1,12 +1,14 @@
 """Batched simulation of three decision systems that put LLMs to work, in JAX.
 
+* ``jaxcascade.cascade``: which APIs to query, in which order, and when to stop.
 * ``jaxcascade.deferral``: answer, or defer to a congested expert whose labels come late.
 
 ``compare`` runs a study of policies on common random numbers, ``sweep`` a grid of them, ``simulate`` one
 policy as a pure function for use inside other JAX code. ``jaxcascade.kernels`` holds the mathematics.
 """
 
-from jaxcascade import data, deferral, kernels
+from jaxcascade import cascade, data, deferral, kernels
+from jaxcascade._version import __version__
 from jaxcascade.core import Audit, Environment, Policy, System, get_system, register_system, systems
 from jaxcascade.simulate import Trajectories, simulate
 from jaxcascade.study import (
@@ -19,8 +21,6 @@ from jaxcascade.study import (
     sweep,
 )
 
-from jaxcascade._version import __version__
-
 __all__ = [
     "Audit",
     "Environment",
@@ -30,6 +30,7 @@ __all__ = [
     "System",
     "Trajectories",
     "__version__",
+    "cascade",
     "compare",
     "data",
     "deferral",

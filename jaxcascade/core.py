@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 SUM, NOW, MEAN = "sum", "now", "mean"
 
@@ -201,4 +202,4 @@ def with_float_type(tree: Any) -> Any:
 
 def is_concrete(tree: Any) -> bool:
     """True if no leaf of the pytree is a tracer, so that its numbers can be checked."""
-    return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
+    return not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree))

@@ -56,8 +56,8 @@ def record_steps(record: int | list[int] | np.ndarray, num_steps: int) -> np.nda
     Raises:
       ValueError: if there is no round or one lies outside 1..num_steps.
     """
-    if not isinstance(num_steps, (int, np.integer)) or num_steps < 1:
-        raise ValueError(f"num_steps: expected a whole number of rounds >= 1, got {num_steps!r}")
+    if isinstance(num_steps, bool) or not isinstance(num_steps, (int, np.integer)) or not 1 <= num_steps < 2**31:
+        raise ValueError(f"num_steps: expected a whole number of rounds in 1..2^31-1, got {num_steps!r}")
     if np.ndim(record) == 0:
         if int(record) < 1:  # type: ignore[arg-type]
             raise ValueError(f"record: expected at least 1 checkpoint, got {record}")

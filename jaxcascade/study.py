@@ -291,6 +291,8 @@ def sweep(
     """
     if isinstance(num_seeds, bool) or not isinstance(num_seeds, (int, np.integer)) or num_seeds < 1:
         raise ValueError(f"num_seeds: expected a whole number >= 1, got {num_seeds!r}")
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**32:
+        raise ValueError(f"seed: expected a whole number in 0..2^32-1, got {seed!r}")
     steps = record_steps(np.asarray(record) if np.ndim(record) else record, num_steps)  # type: ignore[arg-type]
     if snapshot is not None and not 1 <= snapshot <= num_steps:
         raise ValueError(f"snapshot: expected a round within 1..{num_steps}, got {snapshot!r}")
@@ -308,6 +310,8 @@ def sweep(
         if list(policies) != names:
             raise ValueError("policies: expected the same names at every point of the grid")
 
+    if snapshot is not None and len({_static_form(instance) for instance, _ in made}) > 1:
+        raise ValueError("snapshot: expected instances of the same shapes at every point of the grid")
     shape = tuple(len(values) for values in grid.values())
     total = len(points) * len(names) * num_seeds * num_steps
     done = 0
@@ -424,11 +428,15 @@ def _groups(made, environments, name):
     groups: dict[Any, list[int]] = {}
     for index, (instance, policies) in enumerate(made):
         policy = policies[name]
-        shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(instance))
         static = policy._replace(params=jax.tree.structure(policy.params))
-        key = (environments[index], static, jax.tree.structure(instance), shapes)
+        key = (environments[index], static, _static_form(instance))
         groups.setdefault(key, []).append(index)
     return groups.values()
+
+
+def _static_form(instance):
+    """What two instances must share to be stacked: structure, static fields and shapes."""
+    return jax.tree.structure(instance), tuple(np.shape(leaf) for leaf in jax.tree.leaves(instance))
 
 
 def _grid(tables, shape):
@@ -481,7 +489,8 @@ def _write_npz(path, arrays):
 
 def _read_npz(path, what):
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # A handle of our own: np.load leaks its own one on a damaged archive.
+        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except FileNotFoundError:
         raise FileNotFoundError(f"{path}: expected {what}, got no such file") from None

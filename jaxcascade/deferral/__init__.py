@@ -1,6 +1,7 @@
 """Deferral to a congested expert (arXiv 2610.15128): answer, or defer to a queue whose labels come late."""
 
 from jaxcascade.core import System, register_system
+from jaxcascade.deferral import theory
 from jaxcascade.deferral.environment import environment
 from jaxcascade.deferral.instance import (
     Instance,
@@ -102,6 +103,7 @@ __all__ = [
     "salmut_sf",
     "settled_threshold",
     "skewed",
+    "theory",
     "two_point",
     "validate",
 ]

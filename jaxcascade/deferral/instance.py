@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import register_dataclass
 
-from jaxcascade.core import choose, closest, is_concrete, one_of
+from jaxcascade.core import closest, is_concrete, one_of
 from jaxcascade.data import LevelTable, level_counts, read_confidence_log, summarise_log
 
 # Appendix E.1's figure of the arrival rates is lost; a bump at score .78 over a floor was recovered from
@@ -162,7 +162,9 @@ def make_instance(
         accuracy,
         arrival,
         bernoulli_service(service_rate) if service is None else jnp.asarray(service, float),
-        *(jnp.asarray(cost, float) for cost in (cost_error, cost_expert, cost_holding)),
+        jnp.asarray(cost_error, float),
+        jnp.asarray(cost_expert, float),
+        jnp.asarray(cost_holding, float),
         jnp.asarray(score, float),
         queue_capacity,
     )
@@ -350,21 +352,13 @@ def from_log(
     )
 
 
-def levels(name: str | None = None) -> dict[str, LevelTable] | LevelTable:
+def levels() -> dict[str, LevelTable]:
     """Tables of real self-consistency logs shipped with the package: questions and right answers per level.
 
-    Args:
-      name: one table's name; by default all of them.
-
     Returns:
-      Name -> ``LevelTable`` (with its source named), or the one asked for. ``from_log(name)`` makes the
-      instance.
-
-    Raises:
-      ValueError: if there is no such table; names the closest.
+      Name -> ``LevelTable``, with its source named; ``from_log(name)`` makes the instance.
     """
-    tables = level_counts()
-    return tables if name is None else choose("levels", name, tables)
+    return level_counts()
 
 
 def _even_scores(num_levels):

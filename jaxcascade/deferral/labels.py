@@ -39,4 +39,5 @@ def count_labels(labels: Labels, feedback: Feedback) -> Labels:
 
 def empirical_mean(labels: Labels) -> jax.Array:
     """Share of right labels per level, ``[K]``; 0 where there is no label."""
-    return labels.right / jnp.maximum(labels.received, 1)
+    # A quotient of two int32 is float32 even in float64 mode.
+    return labels.right.astype(float) / jnp.maximum(labels.received, 1)

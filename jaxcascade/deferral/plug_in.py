@@ -152,7 +152,7 @@ def _lower_bound(model, labels):
 
 
 def _lower_bound_plus(model, labels):
-    budget = jnp.log(jnp.maximum(labels.arrived, 1) / jnp.maximum(labels.received, 1))
+    budget = jnp.log(jnp.maximum(labels.arrived, 1).astype(float) / jnp.maximum(labels.received, 1))
     return kl_lower_bound(empirical_mean(labels), labels.received, budget)
 
 
@@ -183,13 +183,13 @@ def _plug_in(estimate, estimate_arrival, estimate_service, resolve_every):
 @lru_cache
 def _plug_in_functions(estimate, estimate_arrival, estimate_service):
     def arrival_law(model, labels, t):
-        return labels.arrived / t if estimate_arrival else model.view.arrival[1:]
+        return labels.arrived.astype(float) / t if estimate_arrival else model.view.arrival[1:]
 
     def service_law(model, state, t):
         """The law to plan with and whether it is fit for planning."""
         if not estimate_service:
             return model.view.service, jnp.ones((), bool)
-        seen = state.capacities / jnp.maximum(t - 1, 1)
+        seen = state.capacities.astype(float) / jnp.maximum(t - 1, 1)
         known = state.capacities[0] < t - 1
         always_one = jnp.zeros_like(seen).at[1].set(1)
         return jnp.where(known, seen, always_one), known
@@ -227,7 +227,8 @@ def _plug_in_functions(estimate, estimate_arrival, estimate_service):
     def act(model, state, key, t, observation):
         view = model.view
         labels = count_arrival(state.labels, observation.level)
-        changed = jnp.append(state.served, observation.level)
+        # Only this budget moves with an arrival; the other estimates change with labels alone.
+        changed = jnp.append(state.served, observation.level) if estimate is _lower_bound_plus else state.served
         bound = _refresh(estimate, model, state.bound, labels, changed)
         refresh = state.pending >= jnp.where(model.resolve_every > 1, model.resolve_every, 0)
         state = state._replace(

@@ -123,7 +123,7 @@ def _kl_ucb(plus):
         index = jnp.maximum(observation.level - 1, 0)
         received, arrived = labels.received[index], jnp.maximum(labels.arrived[index], 1)
         if plus:
-            budget = jnp.log(arrived / jnp.maximum(received, 1))
+            budget = jnp.log(arrived.astype(float) / jnp.maximum(received, 1))
         else:
             clock = jnp.log(arrived.astype(float))
             budget = clock + 3 * jnp.log(jnp.maximum(clock, 1))

@@ -79,7 +79,8 @@ def tune_queue_thresholds(view, horizon: jax.Array) -> jax.Array:
         return expected_cost(view, arrival, rule, horizon)
 
     def improve(level, rule):
-        options = jnp.where(jnp.arange(levels) == level, jnp.arange(capacity + 1)[:, None], rule)
+        counts = jnp.arange(capacity + 1, dtype=jnp.int32)[:, None]
+        options = jnp.where(jnp.arange(levels) == level, counts, rule)
         costs = jax.vmap(cost)(options)
         return options[_first_best(costs)]
 

@@ -1,5 +1,6 @@
 """Pure, jit-compatible mathematics that knows no decision system; usable alone inside other JAX code."""
 
+from jaxcascade.kernels.bag import FREE, Bag, bag_add, bag_find, bag_first, bag_grow, bag_init, bag_serve, bag_size
 from jaxcascade.kernels.bellman import (
     Admission,
     FixedPoint,
@@ -14,25 +15,77 @@ from jaxcascade.kernels.bellman import (
     settle,
 )
 from jaxcascade.kernels.bernoulli_kl import bernoulli_kl, kl_lower_bound, kl_upper_bound
+from jaxcascade.kernels.design_matrix import rank_one_inverse, refine_inverse
 from jaxcascade.kernels.fifo import Fifo, fifo_init, fifo_pop, fifo_push
+from jaxcascade.kernels.history import fold_rows, padded_rows
+from jaxcascade.kernels.index_estimator import fit_index, index_loss, index_moment, index_weight
+from jaxcascade.kernels.logistic import fit_logistic, logistic_loss
+from jaxcascade.kernels.mnl import (
+    ChoiceHistory,
+    best_assortment,
+    best_log_weight,
+    logistic_newton,
+    mnl_log_likelihood,
+    mnl_newton,
+    mnl_probabilities,
+    one_pass_step,
+)
+from jaxcascade.kernels.reservation_index import bisected_reservation_index, reservation_index
+from jaxcascade.kernels.square_root_factor import factor_init, factor_norm, factor_sample, factor_update
+from jaxcascade.kernels.symmetric_solve import conjugate_gradient, solve_positive
 
 __all__ = [
+    "FREE",
     "Admission",
+    "Bag",
+    "ChoiceHistory",
     "Fifo",
     "FixedPoint",
     "backward_induction",
+    "bag_add",
+    "bag_find",
+    "bag_first",
+    "bag_grow",
+    "bag_init",
+    "bag_serve",
+    "bag_size",
     "bellman_fixed_point",
     "bellman_sweep",
     "bernoulli_kl",
+    "best_assortment",
+    "best_log_weight",
+    "bisected_reservation_index",
+    "conjugate_gradient",
     "drain_cost",
     "drain_increments",
     "expected_increment",
+    "factor_init",
+    "factor_norm",
+    "factor_sample",
+    "factor_update",
     "fifo_init",
     "fifo_pop",
     "fifo_push",
+    "fit_index",
+    "fit_logistic",
+    "fold_rows",
+    "index_loss",
+    "index_moment",
+    "index_weight",
     "kl_lower_bound",
     "kl_upper_bound",
+    "logistic_loss",
+    "logistic_newton",
     "marginal_cost",
     "marginal_cost_table",
+    "mnl_log_likelihood",
+    "mnl_newton",
+    "mnl_probabilities",
+    "one_pass_step",
+    "padded_rows",
+    "rank_one_inverse",
+    "refine_inverse",
+    "reservation_index",
     "settle",
+    "solve_positive",
 ]

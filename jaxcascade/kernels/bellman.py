@@ -142,7 +142,7 @@ def bellman_sweep(problem: Admission, increments: jax.Array) -> jax.Array:
     return _sweep(problem, _service_matrix(problem.service, increments.shape[0]), increments)
 
 
-def backward_induction(problem: Admission, rounds: jax.Array, capacity: int) -> jax.Array:
+def backward_induction(problem: Admission, rounds: jax.Array | int, capacity: int) -> jax.Array:
     """Increments ``[B]`` with ``rounds`` rounds to go, by that many sweeps from the drain cost.
 
     Args:
@@ -184,8 +184,9 @@ def bellman_fixed_point(problem: Admission, start: jax.Array) -> FixedPoint:
     system with one superdiagonal, eliminated from the last row upwards; the decisions follow from the
     solution, and so on until they agree (Howard's policy iteration, here also Newton's method on a
     piecewise linear map). A warm start from nearby parameters needs one or two steps. The loop ends when
-    the residual is at rounding level, 16 units in the last place of the largest increment, or after 40
-    steps; look at ``residual`` if the problem may be degenerate.
+    the residual is at rounding level (4 units in the last place of the largest number in play, or 64 if it
+    stalls) or after 40 steps; look at ``residual`` if the problem may be degenerate. Where several fixed
+    points exist (service of exactly one job a round, no holding cost) it stays at the start's.
 
     Args:
       problem: the admission problem.
@@ -193,36 +194,41 @@ def bellman_fixed_point(problem: Admission, start: jax.Array) -> FixedPoint:
 
     Source: arXiv 2610.15128, equations 9 and 10 with ``x_t = x_{t+1}``.
     """
-    tolerance = 16 * jnp.finfo(start.dtype).eps
+    eps = jnp.finfo(start.dtype).eps
     law = _service_matrix(problem.service, start.shape[0])
+    scale = jnp.maximum(jnp.max(jnp.abs(problem.loss)), problem.cost_expert)
 
     def evaluate(increments):
         growth = law @ increments
         advantage = problem.cost_expert + growth - problem.loss[:, None]
         sent = _weights(problem) @ (advantage < 0).astype(growth.dtype)
-        return _next_increments(problem, growth, advantage) - increments, sent
+        residual = _next_increments(problem, growth, advantage) - increments
+        # Rounding of one evaluation is a few units in the last place of what is added up.
+        unit = eps * jnp.maximum(jnp.max(jnp.abs(increments)), scale)
+        return residual, jnp.max(jnp.abs(residual)), sent, unit
 
     def active(state):
-        increments, residual, _, steps = state
-        size = jnp.maximum(jnp.max(jnp.abs(increments)), 1e-2)
-        return (jnp.max(jnp.abs(residual)) > tolerance * size) & (steps < _MAX_NEWTON_STEPS)
+        _, (_, error, _, unit), before, steps = state
+        stalled = (error <= 64 * unit) & (error > before / 2)
+        return (error > 4 * unit) & ~stalled & (steps < _MAX_NEWTON_STEPS)
 
     def step(state):
-        increments, residual, sent, steps = state
-        increments = increments + _solve_increments(problem.service, sent, residual)
-        return increments, *evaluate(increments), steps + 1
+        increments, (residual, error, sent, unit), _, steps = state
+        increments = increments + _solve_increments(problem.service, sent, residual, 64 * unit)
+        return increments, evaluate(increments), error, steps + 1
 
-    state = (start, *evaluate(start), jnp.zeros((), jnp.int32))
-    increments, residual, _, steps = lax.while_loop(active, step, state)
-    return FixedPoint(increments, jnp.max(jnp.abs(residual)), steps)
+    state = (start, evaluate(start), jnp.full((), jnp.inf, start.dtype), jnp.zeros((), jnp.int32))
+    increments, (_, error, _, _), _, steps = lax.while_loop(active, step, state)
+    return FixedPoint(increments, error, steps)
 
 
 def settle(
-    problem: Admission, settled: jax.Array, tolerance: jax.Array, rounds: jax.Array
+    problem: Admission, settled: jax.Array, tolerance: jax.Array, rounds: jax.Array | int
 ) -> tuple[jax.Array, jax.Array]:
     """Backward induction that stops early once it has come within ``tolerance`` of its fixed point.
 
     The increments only grow towards the fixed point, so the rounds left out change them by less than that.
+    It also stops when a round no longer changes them at all.
 
     Args:
       problem: the admission problem.
@@ -240,14 +246,18 @@ def settle(
     start = drain_increments(problem.service, problem.cost_holding, capacity).astype(settled.dtype)
 
     def apart(state):
-        increments, done = state
-        return (done < rounds) & (jnp.max(jnp.abs(settled - increments)) > tolerance)
+        increments, moved, done = state
+        # Not "little": moves of one unit in the last place, kept up for 1/(1 - rate) rounds, add up.
+        return (done < rounds) & (jnp.max(jnp.abs(settled - increments)) > tolerance) & (moved > 0)
 
     def sweep(state):
-        increments, done = state
-        return _sweep(problem, law, increments), done + 1
+        increments, _, done = state
+        new = _sweep(problem, law, increments)
+        return new, jnp.max(jnp.abs(new - increments)), done + 1
 
-    return lax.while_loop(apart, sweep, (start, jnp.zeros((), jnp.int32)))
+    state = (start, jnp.full((), jnp.inf, start.dtype), jnp.zeros((), jnp.int32))
+    increments, _, done = lax.while_loop(apart, sweep, state)
+    return increments, done
 
 
 def _sweep(problem, law, increments):
@@ -281,14 +291,14 @@ def _above(values):
     return jnp.concatenate([values[1:], jnp.zeros((1,), values.dtype)])
 
 
-def _solve_increments(service, sent, residual):
+def _solve_increments(service, sent, residual, noise):
     """Newton step: the solution of ``(I - keep R - grow R_up) step = residual``.
 
     R is the service convolution, R_up its next row, ``keep = 1 - sent(b)``, ``grow = sent(b+1)``. Row i
     has entries ``-(keep_i service[o] + grow_i service[o+1])`` at column ``i - o`` (o >= 0), plus one on
     the diagonal, and ``-grow_i service[0]`` at column ``i + 1``. For decisions that send less at longer
-    queues it is an M-matrix and needs no pivoting; a pivot of zero (service of exactly one job a round,
-    every job sent) is lifted.
+    queues it is an M-matrix and needs no pivoting. A pivot of zero (service of exactly one job a round,
+    every job sent) is lifted, and a residual below ``noise`` is then no reason to move.
     """
     keep, grow = 1 - sent, _above(sent)
     capacity = residual.shape[0]
@@ -304,8 +314,9 @@ def _solve_increments(service, sent, residual):
         entries, above, right = row
         factor = above / row_below[0]
         entries = entries.at[:-1].add(-factor * row_below[1:])
-        entries = entries.at[0].max(smallest_pivot)
         right = right - factor * right_below
+        right = jnp.where((entries[0] < smallest_pivot) & (jnp.abs(right) <= noise), 0, right)
+        entries = entries.at[0].max(smallest_pivot)
         return (entries, right), (entries, right)
 
     beyond = (jnp.zeros_like(rows[0]).at[0].set(1), jnp.zeros_like(residual[0]))

@@ -1,0 +1,229 @@
+"""The command line: ``jaxcascade run``, ``list``, ``plot`` and ``compare``.
+
+An error is one line on stderr and exit status 2. The modules that need jax are imported by the commands, once
+the arguments have been read.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+import tomllib
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from jaxcascade._version import __version__
+
+_INTERRUPTED = 130
+_FAILED = 2
+
+Progress = Callable[[str, int, int], None]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command and returns its exit status: 0, 2 after an error, 130 after an interrupt.
+
+    Args:
+      argv: the arguments, by default those of the process.
+    """
+    from jaxcascade._toml import one_line
+
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        try:
+            arguments = _parser().parse_args(argv)
+            arguments.command(arguments)
+            sys.stdout.flush()
+        except KeyboardInterrupt:
+            print("jaxcascade: interrupted", file=sys.stderr, flush=True)
+            if argv is None:  # as a program: XLA's threads go on, and crash an interpreter that shuts down
+                os._exit(_INTERRUPTED)
+            return _INTERRUPTED
+        except BrokenPipeError:  # the reader, such as `head`, has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except (ValueError, OSError, FloatingPointError) as error:
+            print(f"jaxcascade: error: {one_line(error)}", file=sys.stderr)
+            return _FAILED
+    return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    def __init__(self, **options):
+        super().__init__(allow_abbrev=False, **options)
+
+    def error(self, message):
+        raise ValueError(f"{message} (see {self.prog} --help)")
+
+
+def _parser():
+    parser = _Parser(prog="jaxcascade", description="Batched JAX simulation of LLM cascades, queues and deferral.")
+    parser.add_argument("--version", action="version", version=f"jaxcascade {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    run = commands.add_parser("run", help="run an experiment and write its results to a folder")
+    run.add_argument("config", metavar="CONFIG.toml", help="the experiment")
+    run.add_argument("--out", metavar="DIR", required=True, help="folder of the results")
+    run.add_argument("--seeds", metavar="N", type=int, help="number of seeds, instead of num_seeds")
+    run.add_argument("--steps", metavar="T", type=int, help="horizon, instead of num_steps")
+    run.add_argument("--seed", metavar="S", type=int, help="number from which all randomness derives")
+    run.add_argument("--quick", action="store_true", help="take the values of the table [quick]")
+    run.add_argument("--overwrite", action="store_true", help="replace the results of an earlier run in DIR")
+    run.add_argument("--quiet", action="store_true", help="no progress and no tables")
+    run.add_argument("--x64", action="store_true", help="compute in 64-bit floats")
+    run.add_argument(
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        type=_setting,
+        help="put a TOML value in place of the file's, as in --set instance.gap=0.04; may be repeated",
+    )
+    run.set_defaults(command=_run)
+
+    listing = commands.add_parser("list", help="systems, instances, policies, metrics and shipped logs")
+    listing.set_defaults(command=_list)
+
+    plot = commands.add_parser("plot", help="draw the figures of a run again")
+    plot.add_argument("directory", metavar="DIR", help="folder of a run")
+    plot.add_argument("--metric", metavar="M", help="draw this metric instead of the experiment's figures")
+    plot.add_argument("--out", metavar="FILE", help="a single figure's .png, .pdf or .svg, by default in DIR")
+    plot.set_defaults(command=_plot)
+
+    compare = commands.add_parser("compare", help="final metrics of several runs side by side")
+    compare.add_argument("directories", metavar="DIR", nargs="+", help="folder of a run")
+    compare.set_defaults(command=_compare)
+    return parser
+
+
+def _run(arguments):
+    import jax
+
+    before = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+    jax.config.update("jax_enable_x64", before or arguments.x64)
+    try:
+        _run_experiment(arguments)
+    finally:  # a caller from Python keeps its own setting
+        jax.config.update("jax_enable_x64", before)
+
+
+def _run_experiment(arguments):
+    from jaxcascade import _run_folder as folder
+    from jaxcascade import _tables as tables
+    from jaxcascade.config import load_config, paper_table, run_config
+
+    flags = {"num_seeds": arguments.seeds, "num_steps": arguments.steps, "seed": arguments.seed}
+    overrides = dict(arguments.set) | {key: value for key, value in flags.items() if value is not None}
+    config = load_config(arguments.config, overrides=overrides, quick=arguments.quick)
+    folder.prepare_folder(arguments.out, arguments.overwrite)
+    clock = time.perf_counter()
+    with _progress(sys.stderr.isatty() and not arguments.quiet) as progress:
+        study = run_config(config, progress)
+    manifest = folder.describe_run(config, study, time.perf_counter() - clock)
+    folder.write_results(arguments.out, study, manifest)
+    if not arguments.quiet:
+        rows = paper_table(config, study)
+        print(f"{config.title or os.path.basename(config.path)}: round {study.steps[-1]}, {study.num_seeds} seeds\n")
+        print(tables.results_table(study))
+        if rows:
+            print(f"\nbeside the published numbers\n\n{tables.paper_rows(rows)}")
+        if rows and not config.comparable:
+            print("\nno z: horizon, instance or policies are not those of the file")
+        sys.stdout.flush()
+    try:
+        paths = folder.draw_figures(arguments.out, study, config.figures, manifest)
+    except Exception as error:  # whatever it is, the numbers are safe, and that is what counts here
+        raise ValueError(f"figures: {error!r}; all other results are in {arguments.out}") from error
+    if not arguments.quiet:
+        print(f"\nresults and {len(paths)} figure(s) in {arguments.out}")
+
+
+def _list(arguments):
+    from jaxcascade._listing import listing
+
+    print(listing())
+
+
+def _plot(arguments):
+    from jaxcascade import _run_folder as folder
+    from jaxcascade.core import choose
+
+    study, manifest = folder.read_results(arguments.directory)
+    figures = manifest["config"].get("figures", [])
+    if arguments.metric is not None:
+        choose("--metric", arguments.metric, dict.fromkeys(study.metrics))
+        figures = [{"kind": "sweep" if study.axes else "curves", "metric": arguments.metric}]
+    if arguments.out is None:
+        for path in folder.draw_figures(arguments.directory, study, figures, manifest):
+            print(path)
+        return
+    if len(figures) != 1:
+        raise ValueError(f"--out: expected a file for one figure (--metric M), got {len(figures)} figures")
+    figure = figures[0] | {"file": os.path.basename(arguments.out)}
+    with tempfile.TemporaryDirectory() as stage:
+        for path in folder.draw(study, [figure], stage, manifest["config"].get("title")):
+            shutil.move(path, arguments.out)
+    print(arguments.out)
+
+
+def _compare(arguments):
+    from jaxcascade import _run_folder as folder
+    from jaxcascade import _tables as tables
+
+    runs = {directory: folder.read_results(directory) for directory in arguments.directories}
+    found = {study.system: directory for directory, (study, _) in runs.items()}
+    if len(found) > 1:
+        systems = ", ".join(f"{system} in {directory}" for system, directory in found.items())
+        raise ValueError(f"compare: expected runs of one system, got {systems}")
+    for directory, (study, manifest) in runs.items():
+        print(f"{directory}: {manifest['config_file']}, round {study.steps[-1]}, {study.num_seeds} seeds")
+    print("\n" + tables.comparison_table({directory: study for directory, (study, _) in runs.items()}))
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """``KEY=VALUE`` as a pair; a value that is a bare word or path stands for itself."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise argparse.ArgumentTypeError(f"expected KEY=VALUE, got {text!r}")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError as error:
+        if re.fullmatch(r"[\w./~@+-][\w./~@+ :\\-]*", value):
+            return key.strip(), value
+        raise argparse.ArgumentTypeError(f"expected a TOML value for {key}, got {value!r} ({error})") from None
+
+
+@contextmanager
+def _progress(shown: bool) -> Iterator[Progress | None]:
+    """How a run reports its progress on stderr, or None where nobody looks."""
+    if not shown:
+        yield None
+        return
+    try:
+        from tqdm import tqdm
+    except ImportError:
+
+        def percentage(name: str, done: int, total: int) -> None:
+            print(f"\r{done / total:4.0%} {name:<40.40}", end="", file=sys.stderr, flush=True)
+
+        try:
+            yield percentage
+        finally:
+            print(file=sys.stderr)
+        return
+    with tqdm(file=sys.stderr, unit=" rounds", unit_scale=True, leave=False) as bar:
+
+        def advance(name: str, done: int, total: int) -> None:
+            bar.total = total
+            bar.set_description(name, refresh=False)
+            bar.update(done - bar.n)
+
+        yield advance
+
+
+def _show_warning(message, category, filename, lineno, file=None, line=None):
+    print(f"jaxcascade: warning: {message}", file=sys.stderr)

@@ -1,0 +1,37 @@
+"""Sums over the first rows of a long history, block by block, so that a short history costs little."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax import lax
+
+BLOCK_ROWS = 256
+
+
+def padded_rows(rows: int, block: int = BLOCK_ROWS) -> int:
+    """Length of a buffer for ``rows`` rows that blocks fill exactly: the next multiple of ``block``."""
+    return max(-(-rows // block), 1) * block
+
+
+def fold_rows(body: Callable[..., Any], start: Any, arrays: Any, count: jax.Array, block: int = BLOCK_ROWS) -> Any:
+    """``body(carry, block of the arrays, its first row)`` over the blocks that hold the first ``count`` rows.
+
+    The number of blocks may be traced; under vmap it must not be batched, or every lane waits for the longest.
+
+    Args:
+      body: ``(carry, pytree of [block, ...], row) -> carry``.
+      start: first carry.
+      arrays: pytree of ``[N, ...]`` with N a multiple of ``block``; rows from ``count`` on must count for nothing.
+      count: ``[]`` int, rows in use.
+      block: rows per block, static.
+    """
+    length = jax.tree.leaves(arrays)[0].shape[0]
+    if length % block:
+        raise ValueError(f"arrays: expected a multiple of {block} rows, got {length}")
+
+    def step(i, carry):
+        rows = jax.tree.map(lambda a: lax.dynamic_slice_in_dim(a, i * block, block), arrays)
+        return body(carry, rows, i * block)
+
+    return lax.fori_loop(0, (count + block - 1) // block, step, start)

@@ -1,0 +1,78 @@
+"""Queries that come back until an LLM pleases them (arXiv 2602.02061): whom to serve next, and with which LLMs."""
+
+from jaxcascade.core import System, register_system
+from jaxcascade.queueing.acqb import acqb, cqb_eps, num_samples
+from jaxcascade.queueing.environment import environment
+from jaxcascade.queueing.instance import (
+    Instance,
+    acceptance,
+    from_arrays,
+    from_table,
+    make_instance,
+    shared,
+    synthetic,
+    validate,
+)
+from jaxcascade.queueing.oracle import best_departure_rate, optimal_assortment
+from jaxcascade.queueing.policies import optimal, q_ths, q_ucb, rand, rand_rout
+
+_POLICIES = (acqb, cqb_eps, q_ucb, q_ths, rand, rand_rout, optimal)
+
+SYSTEM = register_system(
+    System(
+        name="queueing",
+        instance_type=Instance,
+        environment=environment,
+        validate=validate,
+        from_arrays=from_arrays,
+        builders={f.__name__: f for f in (synthetic, from_table, shared, make_instance)},
+        policies={f.__name__: f for f in _POLICIES},
+        ratios={
+            "queue_gap_mean": ("queue_gap_sum", "rounds"),
+            "throughput": ("departures", "rounds"),
+            "retrials_per_departure": ("departed_retrials", "departures"),
+            "sojourn_mean": ("sojourn", "departures"),
+        },
+        labels={
+            "regret": "cumulative regret (departures)",
+            "queue_length": "queue length (queries)",
+            "queue_length_mean": "mean queue length (queries)",
+            "queue_gap": "queue length above optimal (queries)",
+            "queue_gap_sum": "summed queue length above optimal (query rounds)",
+            "waiting": "queries waiting after the round",
+            "arrivals": "queries arrived",
+            "services": "rounds in which a query was served",
+            "departures": "queries departed",
+            "retrials": "retrials",
+            "departed_retrials": "retrials of departed queries",
+            "sojourn": "summed sojourn of departed queries (rounds)",
+            "sojourn_p95": "95th percentile of the sojourn (rounds)",
+            "queue_gap_mean": "mean queue length above optimal (queries)",
+            "throughput": "departures per round",
+            "retrials_per_departure": "retrials per departed query",
+            "sojourn_mean": "mean sojourn (rounds)",
+        },
+    )
+)
+
+__all__ = [
+    "SYSTEM",
+    "Instance",
+    "acceptance",
+    "acqb",
+    "best_departure_rate",
+    "cqb_eps",
+    "environment",
+    "from_table",
+    "make_instance",
+    "num_samples",
+    "optimal",
+    "optimal_assortment",
+    "q_ths",
+    "q_ucb",
+    "rand",
+    "rand_rout",
+    "shared",
+    "synthetic",
+    "validate",
+]

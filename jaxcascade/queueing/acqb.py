@@ -1,0 +1,226 @@
+"""The learners that use contexts: ACQB with its variants, and CQB-eps."""
+
+import math
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxcascade.core import Policy, choose
+from jaxcascade.kernels import FREE, best_assortment, best_log_weight
+from jaxcascade.kernels.bag import first_of
+from jaxcascade.queueing.choices import anyone, draw, pick_rule
+from jaxcascade.queueing.environment import Action
+from jaxcascade.queueing.instance import HIDDEN
+from jaxcascade.queueing.learning import (
+    Beliefs,
+    Sizes,
+    history_rows,
+    learn,
+    no_beliefs,
+    radius,
+    sampled_utility,
+    upper_utility,
+)
+
+_ESTIMATORS = ("mle", "one_pass")
+_INDICES = ("thompson", "ucb")
+
+
+class Model(NamedTuple):
+    """What all seeds share: the static ``sizes`` and the hyper-parameters by name."""
+
+    sizes: Any
+    params: dict[str, jax.Array]
+
+
+def num_samples(assortment_size: int) -> int:
+    """Number M of posterior samples a round: ``ceil(1 - log K / log(1 - 1 / (4 sqrt(e pi))))``, 1 for K = 1.
+
+    Source: arXiv 2602.02061, Algorithm 1.
+    """
+    return math.ceil(1 - math.log(assortment_size) / math.log(1 - 1 / (4 * math.sqrt(math.e * math.pi))))
+
+
+def acqb(
+    scheduling: str = "acqb",
+    exploration: str = "on_arrival",
+    estimator: str = "mle",
+    scale: float = 0.1,
+    index: str = "thompson",
+    exploration_rate: float = 1.0,
+    regularisation: float = 1.0,
+) -> Policy:
+    """ACQB, anytime contextual queueing bandit: Thompson sampling with decaying forced exploration.
+
+    With probability ``min(1, exploration_rate / sqrt(t - 1))`` a query that joined at the end of the last round
+    is served with a random assortment; else the query and assortment of greatest sampled departure rate.
+
+    Args:
+      scheduling: "acqb", or which query is served when not exploring: "fifo", "lifo", "round_robin" (uniformly
+        among those served least often) or "random"; its assortment is ACQB's. Static.
+      exploration: "on_arrival", or which query is explored with, whether or not one arrived: "fifo", "lifo",
+        "round_robin" or "random". Static.
+      estimator: "mle", the exact regularised maximum-likelihood estimate, or "one_pass", an online estimate
+        without a history. Static.
+      scale: scale of the confidence width, times the paper's kappa.
+      index: "thompson", or "ucb" for upper confidence bounds instead of samples. Static.
+      exploration_rate: c1.
+      regularisation: lambda0 > 0.
+
+    Raises:
+      ValueError: naming the argument, what was expected and what came.
+
+    Source: arXiv 2602.02061, Algorithm 1, Appendix B.1 and B.3.
+    """
+    policy = _acqb(
+        pick_rule("scheduling", scheduling, ("acqb",)),
+        pick_rule("exploration", exploration, ("on_arrival",)),
+        _one_pass(estimator),
+        _ucb(index),
+    )
+    return policy._replace(
+        params={
+            "scale": _number("scale", scale, 0),
+            "exploration_rate": _number("exploration_rate", exploration_rate, 0),
+            "regularisation": _positive("regularisation", regularisation),
+        }
+    )
+
+
+@lru_cache
+def _acqb(pick, explore_with, one_pass, ucb):
+    def explore(model, t, observation, draws):
+        # At t = 1 nothing waits.
+        rate = jnp.minimum(1, model.params["exploration_rate"] / jnp.sqrt(jnp.maximum(t - 1, 1).astype(float)))
+        if explore_with is None:
+            return (draws.explore < rate) & (observation.newcomer != FREE), observation.newcomer
+        return draws.explore < rate, explore_with(observation, draws.word)
+
+    return _learner(explore, pick, one_pass, ucb)
+
+
+def cqb_eps(
+    pure_rounds: int | None = None,
+    estimator: str = "mle",
+    scale: float = 0.1,
+    index: str = "thompson",
+    regularisation: float = 1.0,
+) -> Policy:
+    """CQB-eps: pure exploration for ``pure_rounds`` rounds, then Thompson sampling with some exploration.
+
+    At first every served query gets a random assortment: the newcomer if there is one, else a random waiting
+    query. Afterwards a newcomer is explored with probability ``T^{-1/2}``.
+
+    Args:
+      pure_rounds: tau, by default ``ceil(sqrt(T))``.
+      estimator: as in ``acqb``, static.
+      scale: as in ``acqb``.
+      index: as in ``acqb``, static.
+      regularisation: as in ``acqb``.
+
+    Raises:
+      ValueError: naming the argument, what was expected and what came.
+
+    Source: arXiv 2602.02061, Appendix B.3, after Bae et al. (2026).
+    """
+    if pure_rounds is not None:
+        pure_rounds = int(_number("pure_rounds", pure_rounds, 0))
+    policy = _cqb_eps(pure_rounds is None, _one_pass(estimator), _ucb(index))
+    return policy._replace(
+        params={
+            "scale": _number("scale", scale, 0),
+            "regularisation": _positive("regularisation", regularisation),
+            "pure_rounds": -1 if pure_rounds is None else pure_rounds,
+        }
+    )
+
+
+@lru_cache
+def _cqb_eps(from_horizon, one_pass, ucb):
+    def explore(model, t, observation, draws):
+        horizon = model.params["horizon"]
+        # The rounded root of a perfect square must not be taken up.
+        root = jnp.ceil(jnp.sqrt(horizon.astype(float)) * (1 - 1e-6)).astype(jnp.int32)
+        pure = t <= (root if from_horizon else model.params["pure_rounds"])
+        fresh = observation.newcomer != FREE
+        query = jnp.where(fresh, observation.newcomer, anyone(observation, draws.word))
+        return pure | (fresh & (draws.explore < 1 / jnp.sqrt(horizon.astype(float)))), query
+
+    return _learner(explore, None, one_pass, ucb)
+
+
+def _learner(explore, pick, one_pass, ucb):
+    """A policy that explores as ``explore`` says and otherwise serves by its beliefs, or the query of ``pick``."""
+
+    def setup(params, view, horizon):
+        capacity = 0 if one_pass else history_rows(horizon)
+        sizes = Sizes(view.num_llms, view.dim, view.assortment_size, capacity)
+        return Model(_Static(sizes), dict(params) | {"horizon": jnp.asarray(horizon, jnp.int32)})
+
+    def init(model):
+        return no_beliefs(model.sizes.value, model.params["regularisation"])
+
+    def act(model, beliefs, key, t, observation):
+        sizes, params = model.sizes.value, model.params
+        samples = 0 if ucb else num_samples(sizes.assortment_size)
+        draws = draw(key, sizes.num_llms, (samples, sizes.num_llms, sizes.dim))
+        width = radius(sizes, params["regularisation"], params["scale"], beliefs.count)
+        if ucb:
+            utility = upper_utility(beliefs, width, observation.context)
+        else:
+            utility = sampled_utility(beliefs, width, draws.normal, observation.context)
+        if pick is None:
+            score = best_log_weight(utility, sizes.assortment_size)
+            query = first_of(observation.arrived, observation.arrived != FREE, score)
+        else:
+            query = pick(observation, draws.word)
+        explores, other = explore(model, t, observation, draws)
+        here = (observation.arrived == query).astype(utility.dtype)
+        # The K largest of uniform numbers are a random assortment.
+        value = jnp.where(explores, draws.servers, here @ utility)
+        query = jnp.where(explores, other, query)
+        return Action(query, best_assortment(value, sizes.assortment_size)), beliefs
+
+    def update(model, beliefs, t, observation, action, feedback):
+        return learn(model.sizes.value, model.params["regularisation"], beliefs, t, feedback)
+
+    def inspect(model, beliefs: Beliefs, t):
+        return {"theta": beliefs.theta, "offers": beliefs.count}
+
+    return Policy(setup, init, act, update, hidden=HIDDEN, inspect=inspect, static_horizon=not one_pass)
+
+
+@jax.tree_util.register_static
+class _Static:
+    """A hashable value as a leafless pytree."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __hash__(self):
+        return hash(self.value)
+
+    def __eq__(self, other):
+        return isinstance(other, _Static) and self.value == other.value
+
+
+def _one_pass(name):
+    return choose("estimator", name, {n: n == "one_pass" for n in _ESTIMATORS})
+
+
+def _ucb(name):
+    return choose("index", name, {n: n == "ucb" for n in _INDICES})
+
+
+def _number(name, value, least):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value < math.inf:
+        raise ValueError(f"{name}: expected a finite number >= {least}, got {value!r}")
+    return value
+
+
+def _positive(name, value):
+    if _number(name, value, 0) <= 0:
+        raise ValueError(f"{name}: expected a number > 0, got {value!r}")
+    return float(value)

@@ -1,0 +1,365 @@
+"""The queueing system: queries wait, the policy serves one a round with an assortment of LLMs, unhappy ones stay."""
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxcascade.core import MEAN, NOW, SUM, Environment, is_concrete
+from jaxcascade.kernels import (
+    FREE,
+    Bag,
+    bag_add,
+    bag_find,
+    bag_first,
+    bag_grow,
+    bag_init,
+    bag_serve,
+    bag_size,
+    best_assortment,
+    mnl_probabilities,
+)
+from jaxcascade.queueing.instance import LEAST_ACCEPTANCE, Instance, acceptance, has_table
+from jaxcascade.queueing.oracle import best_departure_rate
+
+_SLOTS, _ORACLE_SLOTS = 64, 32
+_BLOCK = 32  # rounds whose contexts are drawn together
+_UNKNOWN_ACCEPTANCE = 0.3
+_MOST_CANDIDATES = _BLOCK * 2 ** math.ceil(math.log2(2 / LEAST_ACCEPTANCE))
+_EXACT_SOJOURN = 32
+_BINS_PER_DOUBLING = 8
+# Streams folded into a round's key: contexts, and from a block's key theta and the batches of contexts.
+_BLOCK_STREAM, _THETA_STREAM, _FIRST_BATCH = 101, 102, 1000
+
+METRICS = (
+    ("regret", SUM),
+    ("queue_length", NOW),
+    ("queue_length_mean", MEAN),
+    ("queue_gap", NOW),
+    ("queue_gap_sum", SUM),
+    ("waiting", NOW),
+    ("arrivals", SUM),
+    ("services", SUM),
+    ("departures", SUM),
+    ("retrials", SUM),
+    ("departed_retrials", SUM),
+    ("sojourn", SUM),
+    ("sojourn_p95", NOW),
+)
+
+
+class Model(NamedTuple):
+    """What all seeds share: the instance."""
+
+    instance: Instance
+
+
+class Noise(NamedTuple):
+    """Draws of one round.
+
+    Attributes:
+      arrives: ``[]`` bool A(t), whether a query joins at the end of the round.
+      uniform: ``[]`` U_t in [0, 1), which decides what the user does.
+      key: the stream of contexts; those of rounds ``32 k + 1 .. 32 k + 32`` are drawn together from the key
+        of the first of them, so they too depend on seed and round alone. In round 1 also the seed's theta.
+    """
+
+    arrives: jax.Array
+    uniform: jax.Array
+    key: jax.Array
+
+
+class Query(NamedTuple):
+    """A query: ``context [d]``, and hidden from policies ``utility [N]`` and ``best []``, its best departure rate."""
+
+    context: jax.Array
+    utility: jax.Array
+    best: jax.Array
+
+
+class State(NamedTuple):
+    """Two queues on the same noise and the contexts to come.
+
+    Attributes:
+      queue: the policy's queue of ``Query`` records.
+      oracle: the optimal policy's queue; a record is the query's best departure rate.
+      block: contexts of the current 32 rounds, ``Query`` leaves ``[32, ...]``.
+      theta: ``[N, d]`` the seed's theta; ``[0, d]`` if the instance has one.
+      starved: ``[]`` bool, True once a block lacked contexts that can be served; what came after is void.
+      within: ``[bins]`` int32, departed queries that stayed at most so many rounds.
+      departures: ``[]`` int32.
+    """
+
+    queue: Bag
+    oracle: Bag
+    block: Query
+    theta: jax.Array
+    starved: jax.Array
+    within: jax.Array
+    departures: jax.Array
+
+
+class Observation(NamedTuple):
+    """What a policy sees before it decides.
+
+    Attributes:
+      context: ``[slots, d]`` contexts; those of free slots mean nothing.
+      arrived: ``[slots]`` int32, round in which the query joined, which is its name; ``FREE`` for a free slot.
+      served: ``[slots]`` int32, how often the query was served.
+      length: ``[]`` int32, Q(t).
+      newcomer: ``[]`` int32, the query that joined at the end of the last round, ``FREE`` if none.
+    """
+
+    context: jax.Array
+    arrived: jax.Array
+    served: jax.Array
+    length: jax.Array
+    newcomer: jax.Array
+
+
+class Action(NamedTuple):
+    """Which query to serve with which LLMs; both None to do what the optimal policy does, which knows theta.
+
+    Attributes:
+      query: ``[]`` int32, the round in which it joined; one that does not wait wastes the round.
+      servers: ``[K]`` int32, different LLMs, increasing.
+    """
+
+    query: jax.Array | None
+    servers: jax.Array | None
+
+
+class Feedback(NamedTuple):
+    """What a policy sees after the round.
+
+    Attributes:
+      served: ``[]`` bool, whether a query was served; without one the rest means nothing.
+      context: ``[d]`` x_t.
+      servers: ``[K]`` int32 S_t, increasing.
+      chosen: ``[K]`` bool, whose answer was accepted; none is a retrial.
+    """
+
+    served: jax.Array
+    context: jax.Array
+    servers: jax.Array
+    chosen: jax.Array
+
+
+def environment(
+    instance: Instance, num_steps: int, *, slots: int = _SLOTS, oracle_slots: int = _ORACLE_SLOTS
+) -> Environment:
+    """The queueing system's environment, with the optimal policy's queue simulated alongside on the same noise.
+
+    Metrics: ``regret`` sums ``max_S R(x_t, S) - R(x_t, S_t)`` over the queries served; ``queue_length`` is
+    Q(t) at the start of the round, ``queue_gap`` is Q(t) - Q*(t) and ``queue_gap_sum`` its sum; ``waiting`` is
+    the length after the round, so that ``arrivals = departures + waiting``; ``retrials`` counts failed
+    services, ``departed_retrials`` those of departed queries; ``sojourn`` sums, in rounds, how long departed
+    queries stayed, ``sojourn_p95`` is the 95th percentile (exact to 32 rounds, above rounded up by at most
+    9 %); ``offers_j`` counts how often LLM j (from 1) was offered.
+
+    The buffers of both queues start small; the runner repeats the rounds since its last stop with doubled ones
+    when one was too small, on the same noise and with the same result. Where nobody does that
+    (``jaxcascade.simulate``), regret and queue lengths are nan from then on: pass ``slots``.
+
+    Contexts come by rejection, at most 131072 tries for a block of 32. At the least share of contexts that an
+    instance may accept, 1/2000, that fails with probability 2e-6 a block, at 1/1000 with less than 1e-20;
+    a failure raises in studies and gives nan elsewhere.
+
+    Args:
+      instance: the instance, for its static sizes and, if concrete, the share of contexts it accepts.
+      num_steps: horizon T.
+      slots: queries that can wait before the queue's buffer doubles.
+      oracle_slots: the same for the optimal policy's queue.
+
+    Raises:
+      ValueError: if a number of slots is below 1.
+
+    Source: arXiv 2602.02061, Section 2 and Appendix E.1 (the coupling).
+    """
+    for name, value in (("slots", slots), ("oracle_slots", oracle_slots)):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+            raise ValueError(f"{name}: expected a whole number >= 1, got {value!r}")
+    if has_table(instance):
+        attempts = 1
+    else:
+        share = acceptance(instance) if is_concrete(instance) else _UNKNOWN_ACCEPTANCE
+        attempts = 2 ** math.ceil(math.log2(2 / max(share, LEAST_ACCEPTANCE)))
+    return _make(instance.num_llms, num_steps, int(slots), int(oracle_slots), attempts)
+
+
+@lru_cache
+def _make(num_llms, num_steps, slots, oracle_slots, attempts):
+    edges = _sojourn_edges(num_steps)
+
+    def init(model):
+        instance = model.instance
+        number, dim, dtype = instance.num_llms, instance.dim, instance.theta.dtype
+        one = Query(jnp.zeros((dim,), dtype), jnp.zeros((number,), dtype), jnp.zeros((), dtype))
+        return State(
+            bag_init(slots, one),
+            bag_init(oracle_slots, one.best),
+            jax.tree.map(lambda leaf: jnp.zeros((_BLOCK, *leaf.shape), dtype), one),
+            jnp.zeros((number if instance.per_seed else 0, dim), dtype),
+            jnp.zeros((), bool),
+            jnp.zeros((len(edges),), jnp.int32),
+            jnp.zeros((), jnp.int32),
+        )
+
+    def step(model, state, action, noise, t):
+        return _step(edges, attempts, model.instance, state, action, noise, t)
+
+    metrics = METRICS + tuple((f"offers_{j + 1}", SUM) for j in range(num_llms))
+    return Environment(
+        lambda instance, horizon: Model(instance), _noise, init, _observe, step, metrics, overflowed=_overflowed, grow=_grow
+    )
+
+
+def _sojourn_edges(num_steps):
+    last = max(num_steps, _EXACT_SOJOURN)
+    doublings = math.log2(last / _EXACT_SOJOURN)
+    steps = np.arange(1, math.ceil(doublings * _BINS_PER_DOUBLING) + 1)
+    long = np.ceil(_EXACT_SOJOURN * 2 ** (steps / _BINS_PER_DOUBLING)).astype(np.int32)
+    return np.concatenate([np.arange(1, _EXACT_SOJOURN + 1, dtype=np.int32), long])
+
+
+def _noise(key, model):
+    instance = model.instance
+    draw = jax.random.uniform(key, (2,), instance.theta.dtype)
+    return Noise(draw[0] < instance.arrival_rate, draw[1], jax.random.fold_in(key, _BLOCK_STREAM))
+
+
+def _observe(model, state, noise, t):
+    queue = state.queue
+    newcomer = jnp.where(jnp.any(queue.arrived == t - 1), t - 1, FREE)
+    return Observation(queue.record.context, queue.arrived, queue.served, bag_size(queue), newcomer)
+
+
+def _step(edges, attempts, instance, state, action, noise, t):
+    size, queue, oracle = instance.assortment_size, state.queue, state.oracle
+    length, oracle_length = bag_size(queue), bag_size(oracle)
+    block, theta, starved = lax.cond(
+        (t - 1) % _BLOCK == 0,
+        lambda old: _next_block(instance, attempts, old[1], old[2], noise.key, t),
+        lambda old: old,
+        (state.block, state.theta, state.starved),
+    )
+    record = queue.record
+    waiting = queue.arrived != FREE
+
+    query = bag_first(queue, waiting, record.best) if action.query is None else action.query
+    here = bag_find(queue, query)
+    served = jnp.any(here)
+    pick = here.astype(record.best.dtype)
+    context, utility, best = pick @ record.context, pick @ record.utility, pick @ record.best
+    servers = best_assortment(utility, size) if action.servers is None else action.servers
+    number = jnp.arange(instance.num_llms, dtype=jnp.int32)
+    offered = jnp.any(servers[:, None] == number, axis=0)
+    probability, retrial = mnl_probabilities(utility, offered)
+    rate = 1 - retrial
+    # Items take consecutive intervals in increasing index; past the last one the user comes back.
+    upper = jnp.cumsum(probability[servers])
+    leaves = served & (noise.uniform <= upper[-1])
+    position = jnp.sum(noise.uniform > upper, dtype=jnp.int32)
+    chosen = (jnp.arange(size) == position) & leaves
+    stayed = jnp.sum(jnp.where(here, t - queue.arrived, 0))
+    tries = jnp.sum(jnp.where(here, queue.served, 0))
+    queue = bag_serve(queue, here, leaves)
+
+    ahead = bag_find(oracle, bag_first(oracle, oracle.arrived != FREE, oracle.record))
+    oracle = bag_serve(oracle, ahead, noise.uniform <= jnp.max(jnp.where(ahead, oracle.record, -1)))
+
+    new = jax.tree.map(lambda leaf: leaf[(t - 1) % _BLOCK], block)
+    queue = bag_add(queue, new, t, noise.arrives)
+    oracle = bag_add(oracle, new.best, t, noise.arrives)
+
+    departures = state.departures + leaves
+    within = state.within + (leaves & (stayed <= edges))
+    state = State(queue, oracle, block, theta, starved, within, departures)
+    valid = ~(_full(state) | starved)
+
+    def number_or_nan(value):
+        return jnp.where(valid, value, jnp.nan)
+
+    below = jnp.sum(within < 0.95 * departures, dtype=jnp.int32)
+    percentile = jnp.where(departures > 0, jnp.asarray(edges)[jnp.minimum(below, len(edges) - 1)], jnp.nan)
+    metrics = {
+        # The best rate and the rate round differently.
+        "regret": number_or_nan(jnp.where(served, jnp.maximum(best - rate, 0), 0)),
+        "queue_length": number_or_nan(length),
+        "queue_length_mean": length,
+        "queue_gap": number_or_nan(length - oracle_length),
+        "queue_gap_sum": length - oracle_length,
+        "waiting": number_or_nan(length - leaves + noise.arrives),
+        "arrivals": noise.arrives.astype(jnp.int32),
+        "services": served.astype(jnp.int32),
+        "departures": leaves.astype(jnp.int32),
+        "retrials": (served & ~leaves).astype(jnp.int32),
+        "departed_retrials": jnp.where(leaves, tries, 0),
+        "sojourn": jnp.where(leaves, stayed, 0),
+        "sojourn_p95": percentile,
+    }
+    offers = (offered & served).astype(jnp.int32)
+    metrics |= {f"offers_{j + 1}": offers[j] for j in range(instance.num_llms)}
+    return state, Feedback(served, context, servers, chosen), metrics
+
+
+def _next_block(instance, attempts, theta, starved, key, t):
+    """Contexts of rounds ``t .. t + 31``, the seed's theta, and whether contexts were lacking."""
+    dtype = instance.theta.dtype
+    size = instance.assortment_size
+    if has_table(instance):
+        draw = jax.random.uniform(key, (_BLOCK,), dtype)
+        count = instance.embeddings.shape[0]
+        rows = jnp.minimum((draw * count).astype(jnp.int32), count - 1)
+        utility = instance.utility[rows]
+        return Query(instance.embeddings[rows], utility, best_departure_rate(utility, size)), theta, starved
+    if instance.per_seed:
+        fresh = jax.random.uniform(jax.random.fold_in(key, _THETA_STREAM), theta.shape, dtype, -1, 1)
+        theta = jnp.where(t == 1, fresh, theta)
+    rows_of = theta if instance.per_seed else instance.theta
+    wanted = jnp.arange(1, _BLOCK + 1, dtype=jnp.int32)
+
+    def draw_batch(batch):
+        number = _FIRST_BATCH + batch * attempts + jnp.arange(attempts, dtype=jnp.int32)
+        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, number)
+        draws = jax.vmap(lambda k: jax.random.uniform(k, (_BLOCK, instance.dim), dtype, -1, 1))(keys)
+        return draws.reshape(-1, instance.dim)
+
+    # Accepted contexts in the order they were tried, so that the size of a batch does not matter.
+    def try_batch(state):
+        batch, found, context = state
+        tried = draw_batch(batch)
+        rate = best_departure_rate(tried @ rows_of.T, size)
+        count = found + jnp.cumsum(rate >= instance.arrival_rate + instance.slackness, dtype=jnp.int32)
+        where = jnp.minimum(jnp.searchsorted(count, wanted), tried.shape[0] - 1)
+        new = (wanted > found) & (wanted <= count[-1])
+        return batch + 1, count[-1], jnp.where(new[:, None], tried[where], context)
+
+    most = _MOST_CANDIDATES // (_BLOCK * attempts)
+    start = (jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), jnp.zeros((_BLOCK, instance.dim), dtype))
+    _, found, context = lax.while_loop(lambda s: (s[1] < _BLOCK) & (s[0] < most), try_batch, start)
+    utility = context @ rows_of.T
+    return Query(context, utility, best_departure_rate(utility, size)), theta, starved | (found < _BLOCK)
+
+
+def _full(state):
+    return state.queue.full | state.oracle.full
+
+
+def _overflowed(state):
+    """Whether a queue's buffer was too small, ``[]`` bool; raises if contexts were lacking, which no buffer mends."""
+    if is_concrete(state) and bool(jnp.any(state.starved)):
+        raise ValueError(
+            f"slackness: expected contexts with max_S R >= arrival_rate + slackness; fewer than {_BLOCK} in"
+            f" {_MOST_CANDIDATES} uniform ones meet it for {float(jnp.mean(state.starved)):.3g} of the seeds"
+        )
+    return _full(state)
+
+
+def _grow(state):
+    """The state with twice the slots in both queues; leaves may have leading batch axes."""
+    return state._replace(queue=bag_grow(state.queue, Query(1, 1, 0)), oracle=bag_grow(state.oracle, 0))

@@ -1,0 +1,331 @@
+"""Instances of the queueing system: what the world is, and the ready-made ones."""
+
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import register_dataclass
+
+from jaxcascade.core import closest, is_concrete, one_of
+
+_LOWEST, _HIGHEST = 0.1, 0.99  # interval of the acceptance probabilities of a routing table
+_PROBES = 1 << 14
+# One context in so many: below it an instance is refused. The environment tries 32 times as many a block.
+LEAST_ACCEPTANCE = 1 / 2000
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class Instance:
+    """One queue of queries, served by N LLMs, K of which answer at a time.
+
+    A query with context x is accepted from LLM j of the assortment S with probability
+    ``p_j = exp(u_j) / (1 + sum_{i in S} exp(u_i))`` and comes back with the rest. Contexts are uniform on
+    ``[-1, 1]^d`` with ``u_j = x . theta_j``, conditioned on ``max_S R(x, S) >= arrival_rate + slackness``; or
+    they are rows of a table, drawn uniformly, with utilities of their own. Arrays of the other kind are empty.
+
+    Attributes:
+      theta: ``[N, d]`` row j belongs to LLM j. With ``per_seed`` it is only a shape: every seed draws its own
+        theta, uniform on ``[-1, 1]``, from its environment stream in round 1, the same for all policies.
+      arrival_rate: ``[]`` lambda, probability of an arrival in a round.
+      slackness: ``[]`` epsilon; contexts are drawn from those that can be served at ``lambda + epsilon``.
+      embeddings: ``[P, d]`` contexts of a routing table, P = 0 without one.
+      utility: ``[P, N]`` utilities u of the table's prompts.
+      features: ``[N, D, d]`` public feature maps of the shared-parameter form, ``x_j = features[j] @ x``,
+        N = 0 without one.
+      num_llms: N, static.
+      dim: d, static.
+      assortment_size: K, static, 1..N.
+      per_seed: whether each seed draws its own theta, static.
+
+    Source: arXiv 2602.02061, Section 2 and 4.1.
+    """
+
+    theta: jax.Array
+    arrival_rate: jax.Array
+    slackness: jax.Array
+    embeddings: jax.Array
+    utility: jax.Array
+    features: jax.Array
+    num_llms: int = field(metadata={"static": True})
+    dim: int = field(metadata={"static": True})
+    assortment_size: int = field(metadata={"static": True})
+    per_seed: bool = field(metadata={"static": True})
+
+
+# What no learner is told; the feature maps and the static sizes are public.
+HIDDEN = ("theta", "arrival_rate", "slackness", "embeddings", "utility")
+_STATIC = ("num_llms", "dim", "assortment_size", "per_seed")
+_OPTIONAL = ("embeddings", "utility", "features", *_STATIC)
+
+
+def has_table(instance: Instance) -> bool:
+    """Whether contexts come from a routing table instead of the uniform law."""
+    return instance.embeddings.shape[-2] > 0
+
+
+def validate(instance: Instance) -> None:
+    """Check the numbers of an instance, or of a batch of instances with leading axes.
+
+    Raises:
+      ValueError: naming the argument, what was expected and what came.
+    """
+    number, dim, size = (_whole(name, getattr(instance, name), 1) for name in _STATIC[:3])
+    if size > number:
+        raise ValueError(f"assortment_size: expected at most num_llms = {number}, got {size}")
+    for name, shape in (("theta", (number, dim)), ("embeddings", (None, dim)), ("utility", (None, number))):
+        value = np.asarray(getattr(instance, name), np.float64)
+        if value.ndim < 2 or any(w is not None and g != w for g, w in zip(value.shape[-2:], shape, strict=True)):
+            expected = ", ".join("P" if w is None else str(w) for w in shape)
+            raise ValueError(f"{name}: expected shape [{expected}], got {list(value.shape)}")
+        if not np.all(np.isfinite(value)):
+            raise ValueError(f"{name}: expected finite numbers, got {value[~np.isfinite(value)].flat[0]}")
+    if instance.embeddings.shape[-2] != instance.utility.shape[-2]:
+        raise ValueError(
+            f"utility: expected one row for each of {instance.embeddings.shape[-2]} embeddings,"
+            f" got {instance.utility.shape[-2]}"
+        )
+    features = np.asarray(instance.features)
+    if features.ndim < 3 or features.shape[-3] not in (0, number) or features.shape[-1] != dim:
+        raise ValueError(f"features: expected shape [{number}, D, {dim}] or none, got {list(features.shape)}")
+    rate = np.asarray(instance.arrival_rate, np.float64)
+    if not np.all((rate >= 0) & (rate <= 1)):
+        raise ValueError(f"arrival_rate: expected a probability in [0, 1], got {_first_bad(rate, 0, 1)}")
+    slack = np.asarray(instance.slackness, np.float64)
+    if not np.all(np.abs(slack) <= 1):
+        raise ValueError(f"slackness: expected a number in [-1, 1], got {_first_bad(slack, -1, 1)}")
+    if has_table(instance):
+        return
+    found = acceptance(instance)
+    if found < LEAST_ACCEPTANCE:
+        raise ValueError(
+            f"slackness: expected contexts with max_S R >= arrival_rate + slackness = {np.max(rate + slack):.6g};"
+            f" {found:.3g} of {_PROBES} uniform contexts meet it, at least {LEAST_ACCEPTANCE:.3g} must"
+        )
+
+
+def acceptance(instance: Instance) -> float:
+    """Share of uniform contexts that meet ``max_S R >= arrival_rate + slackness``, of 16384 fixed ones.
+
+    The smallest over a batch of instances. With ``per_seed``, the mean over 256 drawn theta.
+    """
+    theta = np.asarray(instance.theta, np.float64).reshape(-1, instance.num_llms, instance.dim)
+    level = np.ravel(np.asarray(instance.arrival_rate, np.float64) + np.asarray(instance.slackness, np.float64))
+    rng = np.random.default_rng(0)
+    if instance.per_seed:
+        theta = rng.uniform(-1, 1, (256, instance.num_llms, instance.dim))
+        shares = [np.mean([_share(t, v, instance.assortment_size, 512) for t in theta]) for v in np.unique(level)]
+        return float(min(shares))
+    level = np.broadcast_to(level, (len(theta),)) if level.size == 1 else level
+    return float(min(_share(t, v, instance.assortment_size, _PROBES) for t, v in zip(theta, level, strict=True)))
+
+
+@lru_cache
+def _contexts(count, dim):
+    return np.random.default_rng(0).uniform(-1, 1, (count, dim))
+
+
+def _share(theta, level, size, count):
+    weight = np.exp(_contexts(count, theta.shape[1]) @ theta.T)
+    total = weight.sum(1) if size == len(theta) else np.partition(weight, -size, axis=1)[:, -size:].sum(1)
+    return np.mean(total / (1 + total) >= level)
+
+
+def _first_bad(value, low, high):
+    return f"{value[~((value >= low) & (value <= high))].flat[0]:.6g}"
+
+
+def from_arrays(arrays: dict[str, np.ndarray]) -> Instance:
+    """An instance from the arrays of an instance file, named as the attributes of ``Instance``.
+
+    Sizes are read off the arrays; ``embeddings``, ``utility``, ``features`` and ``per_seed`` may be left out.
+
+    Raises:
+      ValueError: if a name is missing or unknown, or a number impossible.
+    """
+    names = [entry.name for entry in fields(Instance)]
+    for name in names:
+        if name not in arrays and (name not in _OPTIONAL or name == "assortment_size"):
+            raise ValueError(f"{name}: expected an array, got only {', '.join(sorted(arrays))}")
+    for name in arrays:
+        if name not in names:
+            raise ValueError(f"{name}: expected {one_of(names)}{closest(name, names)}")
+    size = np.asarray(arrays["assortment_size"])
+    if size.ndim or size.dtype.kind not in "iu":
+        raise ValueError(f"assortment_size: expected one whole number, got {size!r}")
+    theta = np.asarray(arrays["theta"])
+    if theta.ndim != 2:
+        raise ValueError(f"theta: expected shape [N, d], got {list(theta.shape)}")
+    optional = {name: arrays[name] for name in ("embeddings", "utility", "features") if name in arrays}
+    return make_instance(
+        theta,
+        arrays["arrival_rate"],
+        arrays["slackness"],
+        int(size),
+        per_seed=bool(arrays.get("per_seed", False)),
+        **optional,
+    )
+
+
+def make_instance(
+    theta,
+    arrival_rate=0.7,
+    slackness=0.03,
+    assortment_size=1,
+    *,
+    per_seed=False,
+    embeddings=None,
+    utility=None,
+    features=None,
+) -> Instance:
+    """An instance from its arrays, checked if they are concrete.
+
+    Args:
+      theta: ``[N, d]`` parameters, row j of LLM j.
+      arrival_rate: probability of an arrival in a round.
+      slackness: contexts are conditioned on ``max_S R >= arrival_rate + slackness``.
+      assortment_size: K, static.
+      per_seed: every seed draws its own theta, static; ``theta`` is then only a shape.
+      embeddings: ``[P, d]`` contexts to draw from instead.
+      utility: ``[P, N]`` utilities of the rows of ``embeddings``.
+      features: ``[N, D, d]`` feature maps of the shared-parameter form.
+
+    Raises:
+      ValueError: naming the argument, what was expected and what came.
+    """
+    theta = jnp.asarray(theta, float)
+    if theta.ndim < 2:
+        raise ValueError(f"theta: expected shape [N, d], got {list(theta.shape)}")
+    number, dim = theta.shape[-2:]
+    instance = Instance(
+        theta,
+        jnp.asarray(arrival_rate, float),
+        jnp.asarray(slackness, float),
+        jnp.zeros((0, dim)) if embeddings is None else jnp.asarray(embeddings, float),
+        jnp.zeros((0, number)) if utility is None else jnp.asarray(utility, float),
+        jnp.zeros((0, 0, dim)) if features is None else jnp.asarray(features, float),
+        int(number),
+        int(dim),
+        assortment_size,
+        bool(per_seed),
+    )
+    if is_concrete(instance):
+        validate(instance)
+    return instance
+
+
+def synthetic(
+    num_llms=5, dim=5, arrival_rate=0.7, slackness=0.03, assortment_size=1, *, per_seed=True, seed=0
+) -> Instance:
+    """Entries of theta and of the contexts uniform on ``[-1, 1]``, contexts that can be served with slack.
+
+    About 36 % of uniform contexts meet the condition at the defaults with K = 1, 87 % with K = 2.
+
+    Args:
+      num_llms: N, static, >= 1.
+      dim: d, static, >= 1.
+      arrival_rate: probability of an arrival in a round.
+      slackness: contexts are conditioned on ``max_S R >= arrival_rate + slackness``.
+      assortment_size: K, static, 1..num_llms.
+      per_seed: every seed of a study draws its own theta (the family of the paper), static; otherwise one
+        theta is drawn here.
+      seed: from which theta is drawn if not ``per_seed``.
+
+    Raises:
+      ValueError: naming the argument, what was expected and what came.
+
+    Source: arXiv 2602.02061, Section 5.1.
+    """
+    number, dim = _whole("num_llms", num_llms, 1), _whole("dim", dim, 1)
+    shape = (number, dim)
+    theta = np.zeros(shape) if per_seed else np.random.default_rng(seed).uniform(-1, 1, shape)
+    return make_instance(theta, arrival_rate, slackness, assortment_size, per_seed=per_seed)
+
+
+def from_table(
+    embeddings, performance, cost, *, cost_weight=0.3, arrival_rate=0.7, assortment_size=1, features=None
+) -> Instance:
+    """Contexts from an offline routing table, with its performance and cost turned into acceptance probabilities.
+
+    ``raw = performance - cost_weight * cost / max(cost)``, scaled over the models of each prompt to
+    ``.1 + .89 (raw - min) / (max - min)``; that is the acceptance probability q of a model alone, and its
+    utility is ``log(q / (1 - q))``. A prompt on which all models tie gets the middle value .545 for all.
+    Prompts are drawn uniformly, whether or not they can be served at the arrival rate.
+
+    Args:
+      embeddings: ``[P, d]`` contexts.
+      performance: ``[P, N]`` scores in [0, 1].
+      cost: ``[P, N]`` costs >= 0.
+      cost_weight: weight of the cost; the paper's is lost.
+      arrival_rate: probability of an arrival in a round.
+      assortment_size: K, static.
+      features: ``[N, D, d]`` feature maps of the shared-parameter form.
+
+    Raises:
+      ValueError: naming the argument, what was expected and what came.
+
+    Source: arXiv 2602.02061, Section 5.2 and Appendix B.5.
+    """
+    arrays = {"embeddings": embeddings, "performance": performance, "cost": cost}
+    arrays = {name: np.asarray(value, np.float64) for name, value in arrays.items()}
+    for name, value in arrays.items():
+        if value.ndim != 2 or 0 in value.shape:
+            raise ValueError(f"{name}: expected a table with one row per prompt, got shape {list(value.shape)}")
+        if not np.all(np.isfinite(value)):
+            raise ValueError(f"{name}: expected finite numbers, got {value[~np.isfinite(value)].flat[0]}")
+        if len(value) != len(arrays["embeddings"]):
+            raise ValueError(f"{name}: expected {len(arrays['embeddings'])} rows, got {len(value)}")
+    embeddings, performance, cost = arrays.values()
+    if cost.shape != performance.shape:
+        raise ValueError(f"cost: expected shape {list(performance.shape)}, got {list(cost.shape)}")
+    if np.any(cost < 0):
+        raise ValueError(f"cost: expected numbers >= 0, got {cost.min():.6g}")
+    if not np.isfinite(cost_weight) or cost_weight < 0:
+        raise ValueError(f"cost_weight: expected a finite number >= 0, got {cost_weight!r}")
+    raw = performance - cost_weight * cost / max(cost.max(), np.finfo(float).tiny)
+    low, high = raw.min(1, keepdims=True), raw.max(1, keepdims=True)
+    spread = high - low
+    share = np.where(spread > 0, (raw - low) / np.where(spread > 0, spread, 1), 0.5)
+    chance = _LOWEST + (_HIGHEST - _LOWEST) * share
+    return make_instance(
+        np.zeros((performance.shape[1], embeddings.shape[1])),
+        arrival_rate,
+        0.0,
+        assortment_size,
+        embeddings=embeddings,
+        utility=np.log(chance / (1 - chance)),
+        features=features,
+    )
+
+
+def shared(features, theta, arrival_rate=0.7, slackness=0.03, assortment_size=1) -> Instance:
+    """An instance in the shared-parameter form: ``u_j = x_j . theta`` with ``x_j = features[j] @ x``.
+
+    Args:
+      features: ``[N, D, d]`` public feature maps.
+      theta: ``[D]`` the one parameter, hidden; LLM j has ``features[j].T @ theta``.
+      arrival_rate: probability of an arrival in a round.
+      slackness: contexts are conditioned on ``max_S R >= arrival_rate + slackness``.
+      assortment_size: K, static.
+
+    Raises:
+      ValueError: naming the argument, what was expected and what came.
+
+    Source: arXiv 2602.02061, Section 2.
+    """
+    features, theta = jnp.asarray(features, float), jnp.asarray(theta, float)
+    if features.ndim != 3 or theta.shape != features.shape[1:2]:
+        raise ValueError(
+            f"features: expected shape [N, D, d] with D = {theta.shape[0] if theta.ndim else 0} entries of theta,"
+            f" got {list(features.shape)}"
+        )
+    rows = jnp.einsum("nDd,D->nd", features, theta)
+    return make_instance(rows, arrival_rate, slackness, assortment_size, features=features)
+
+
+def _whole(name, value, least):
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise ValueError(f"{name}: expected a whole number >= {least}, got {value!r}")
+    return int(value)

@@ -1,0 +1,181 @@
+"""What learners of the queueing system believe of theta: estimate, design matrix, and how both are kept up to date."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxcascade.kernels import (
+    ChoiceHistory,
+    factor_init,
+    factor_norm,
+    factor_update,
+    logistic_newton,
+    mnl_newton,
+    one_pass_step,
+)
+from jaxcascade.queueing.environment import Feedback
+
+_ROUNDING = 64
+# Below it all N factors are updated at once, most of them by nothing; above it only those offered are touched.
+_MOST_AT_ONCE = 4096
+
+
+class Sizes(NamedTuple):
+    """Static sizes of a learner.
+
+    Attributes:
+      num_llms: N.
+      dim: d.
+      assortment_size: K.
+      capacity: rows of a history, 0 for the one-pass estimator.
+    """
+
+    num_llms: int
+    dim: int
+    assortment_size: int
+    capacity: int
+
+
+class Beliefs(NamedTuple):
+    """What a learner knows after some rounds.
+
+    Attributes:
+      theta: ``[N, d]`` estimate.
+      factor: ``[N, d, d]`` S_j with ``S_j S_j^T = V_j^{-1}``, ``V_j = lambda0 I + sum x x^T`` over offers of j.
+      count: ``[N]`` int32 n_j, how often j was offered.
+      memory: the estimator's own: a factor ``[N, d, d]`` of the inverse curvature (one pass), signed contexts
+        ``[N, capacity, d]`` by LLM (mle, K = 1), or a ``ChoiceHistory`` (mle, K >= 2).
+    """
+
+    theta: jax.Array
+    factor: jax.Array
+    count: jax.Array
+    memory: Any
+
+
+def history_rows(horizon: int) -> int:
+    """Rows of a history for a horizon, in whole blocks of the optimiser."""
+    return math.ceil(horizon / _ROUNDING) * _ROUNDING
+
+
+def no_beliefs(sizes: Sizes, regularisation: jax.Array) -> Beliefs:
+    """Beliefs before round 1: theta 0, ``V_j = lambda0 I``."""
+    number, dim, size, capacity = sizes
+    factor = jnp.broadcast_to(factor_init(dim, regularisation), (number, dim, dim))
+    theta = jnp.zeros((number, dim), factor.dtype)
+    memory: Any = factor
+    if capacity and size == 1:
+        memory = jnp.zeros((number, capacity, dim), factor.dtype)
+    elif capacity:
+        memory = ChoiceHistory(jnp.zeros((capacity, dim), factor.dtype), jnp.zeros((capacity, number), jnp.int8))
+    return Beliefs(theta, factor, jnp.zeros((number,), jnp.int32), memory)
+
+
+def learn(sizes: Sizes, regularisation: jax.Array, beliefs: Beliefs, t: jax.Array, feedback: Feedback) -> Beliefs:
+    """Beliefs after a round; the same ones if nothing was served.
+
+    Args:
+      sizes: static sizes.
+      regularisation: ``[]`` lambda0.
+      beliefs: what was known before.
+      t: ``[]`` int32, the round.
+      feedback: what the round showed.
+
+    Source: arXiv 2602.02061, Algorithm 1 and Appendix B.1.
+    """
+    number, dim, size, capacity = sizes
+    servers = feedback.servers
+    same = servers[:, None] == jnp.arange(number, dtype=jnp.int32)
+    offered = jnp.any(same, axis=0) & feedback.served
+    chosen = jnp.any(same & feedback.chosen[:, None], axis=0) & feedback.served
+    context = jnp.where(feedback.served, feedback.context, 0)
+    at_once = number * dim * dim <= _MOST_AT_ONCE
+    touched = jnp.arange(number) if at_once else servers
+    rows = jnp.where(offered[touched][:, None], context, 0)
+
+    def put(whole, part):
+        return part if at_once else whole.at[servers].set(part)
+
+    def take(whole):
+        return whole if at_once else whole[servers]
+
+    factor = put(beliefs.factor, jax.vmap(factor_update)(take(beliefs.factor), rows))
+    theta, memory = beliefs.theta, beliefs.memory
+    if not capacity:
+        part, curvature = one_pass_step(take(theta), take(memory), rows, chosen[touched])
+        theta, memory = put(theta, part), put(memory, curvature)
+    elif size == 1:
+        server = servers[0]
+        row = beliefs.count[server]
+        memory = memory.at[server, row].set(jnp.where(feedback.chosen[0], context, -context))
+        bound = _most_of_all_lanes(row + 1)
+        new = logistic_newton(theta[server], memory, server, bound, regularisation, factor[server])
+        theta = jnp.where(offered[:, None], new, theta)
+    else:
+        code = offered.astype(jnp.int8) + chosen.astype(jnp.int8)
+        memory = ChoiceHistory(memory.context.at[t - 1].set(context), memory.code.at[t - 1].set(code))
+        new = mnl_newton(theta, memory, t, regularisation, factor)
+        theta = jnp.where(feedback.served, new, theta)
+    return Beliefs(theta, factor, beliefs.count + offered, memory)
+
+
+@jax.custom_batching.custom_vmap
+def _most_of_all_lanes(count):
+    """The count itself; under vmap the greatest over all lanes, one number that bounds a loop for all of them."""
+    return count
+
+
+@_most_of_all_lanes.def_vmap
+def _(axis_size, in_batched, count):
+    del axis_size
+    return _most_of_all_lanes(jnp.max(count, axis=0) if in_batched[0] else count), False
+
+
+def radius(sizes: Sizes, regularisation: jax.Array, scale: jax.Array, count: jax.Array) -> jax.Array:
+    """Width alpha_j of the confidence set, ``[N]``.
+
+    ``scale (sqrt(d log(1 + K n / (d lambda0)) + 4 log n) / 2 + sqrt(lambda0))`` with ``n = max(1, n_j)``; the
+    paper's kappa is part of ``scale``.
+
+    Args:
+      sizes: static sizes.
+      regularisation: ``[]`` lambda0.
+      scale: ``[]``.
+      count: ``[N]`` int32 n_j.
+
+    Source: arXiv 2602.02061, Appendix B.1.
+    """
+    n = jnp.maximum(count, 1).astype(regularisation.dtype)
+    growth = sizes.dim * jnp.log1p(sizes.assortment_size * n / (sizes.dim * regularisation))
+    return scale * (jnp.sqrt(growth + 4 * jnp.log(n)) / 2 + jnp.sqrt(regularisation))
+
+
+def sampled_utility(beliefs: Beliefs, width: jax.Array, normal: jax.Array, context: jax.Array) -> jax.Array:
+    """Optimistic utilities ``[slots, N]``: the greatest of those under the posterior samples.
+
+    ``max_m x . theta_j^(m)`` with ``theta_j^(m) = theta_j + width_j S_j z``, the same samples for all queries.
+
+    Args:
+      beliefs: what is known.
+      width: ``[N]`` alpha.
+      normal: ``[M, N, d]`` standard normal draws z.
+      context: ``[slots, d]``.
+
+    Source: arXiv 2602.02061, Algorithm 1 and Appendix B.1.
+    """
+    samples, number, _ = normal.shape
+    step = jnp.einsum("jik,mjk->mji", beliefs.factor, normal)
+    theta = beliefs.theta + width[:, None] * step
+    utility = context @ theta.reshape(samples * number, -1).T
+    return jnp.max(utility.reshape(-1, samples, number), axis=1) if samples > 1 else utility
+
+
+def upper_utility(beliefs: Beliefs, width: jax.Array, context: jax.Array) -> jax.Array:
+    """Upper confidence bounds of the utilities, ``[slots, N]``: ``x . theta_j + width_j |x|_{V_j^{-1}}``.
+
+    Source: arXiv 2602.02061, Section 3 (the remark on UCB).
+    """
+    norm = jax.vmap(factor_norm, in_axes=(0, None))(beliefs.factor, context)
+    return context @ beliefs.theta.T + (width[:, None] * norm).T

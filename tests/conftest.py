@@ -1,0 +1,79 @@
+"""Fixtures shared by the tests, and what they count and compare with."""
+
+import contextlib
+import os
+from pathlib import Path
+
+import hypothesis
+import jax
+import pytest
+
+# Drawn examples differ from run to run only on request (HYPOTHESIS_PROFILE=search), so that a red test is a change.
+hypothesis.settings.register_profile("steady", deadline=None, derandomize=True, max_examples=60)
+hypothesis.settings.register_profile("search", deadline=None, max_examples=600)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
+
+# Programs that run for milliseconds are compiled without LLVM's expensive passes.
+QUICK_COMPILE = {"xla_backend_optimization_level": 0}
+
+_COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
+_compiled: list[str] = []
+
+
+def _note_compile(event, duration, **details):
+    if event == _COMPILE_EVENT:
+        _compiled.append(details.get("fun_name", "unnamed"))
+
+
+jax.monitoring.register_event_duration_secs_listener(_note_compile)
+
+
+def float64_mode():
+    """A context in which JAX's default float type is float64, whatever it is outside."""
+    enable = getattr(jax, "enable_x64", None)
+    if enable is None:
+        from jax.experimental import enable_x64 as enable
+    return enable(True)
+
+
+def float32_mode():
+    """A context in which JAX's default float type is float32, whatever it is outside."""
+    enable = getattr(jax, "enable_x64", None)
+    if enable is None:
+        from jax.experimental import enable_x64 as enable
+    return enable(False)
+
+
+@contextlib.contextmanager
+def compilations():
+    """The names of the programs that XLA compiles inside the block, as a list that grows."""
+    found: list[str] = []
+    start = len(_compiled)
+    try:
+        yield found
+    finally:
+        found.extend(_compiled[start:])
+
+
+@pytest.fixture(params=["float32", "float64"])
+def float_mode(request):
+    """Runs the test in both float types; the value is the type's name."""
+    with float64_mode() if request.param == "float64" else float32_mode():
+        yield request.param
+
+
+@pytest.fixture
+def x64():
+    """Runs the test in float64."""
+    with float64_mode():
+        yield
+
+
+@pytest.fixture(scope="session")
+def shared():
+    """The folder with logs, instances and specifications, beside the checkout or at JAXCASCADE_SHARED."""
+    named = os.environ.get("JAXCASCADE_SHARED")
+    folder = Path(named) if named else Path(__file__).resolve().parents[2] / "shared"
+    if not folder.is_dir():
+        pytest.skip(f"no folder of shared data at {folder} (set JAXCASCADE_SHARED)")
+    return folder

@@ -1,0 +1,674 @@
+"""Pictures: what they show, that nothing is covered or clipped, and that the user's matplotlib stays as it is."""
+
+import functools
+import itertools
+import pickle
+import re
+import subprocess
+import sys
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import PathCollection, PolyCollection, QuadMesh
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
+
+import jaxcascade as jc
+from jaxcascade import plotting
+from jaxcascade.study import Study
+
+THIRTEEN = [
+    *("kl-pbd", "kl-pbd-plus", "greedy-bellman", "naive-bellman", "salmut-sf", "kl-ucb-4p", "kl-ucb-plus-4p"),
+    *("fixed-confidence-threshold", "fixed-queue-threshold", "oracle", "accept-all", "defer-all", "random"),
+]
+PLANNERS = ("kl-pbd", "kl-pbd-plus", "greedy-bellman", "naive-bellman", "oracle")
+RATES = {"service_rate": [0.2, 0.5, 1.0]}
+GRID = {"num_levels": [2, 5, 10, 20], "gap": [0.02, 0.08]}
+
+
+def make_study(policies=("kl-pbd",), axes=None, *, seeds=8, records=20, capacity=6, levels=4, **changes):
+    """A study of made-up numbers: regret of order i sqrt(t), no threshold for policies that do not plan."""
+    rng, axes = np.random.default_rng(3), axes or {}
+    shape = (*(len(values) for values in axes.values()), seeds)
+    steps = np.linspace(0, 200_000, records + 1)[1:].astype(int)
+    curves, snapshots = {}, {}
+    for place, name in enumerate(policies, 1):
+        scale = place * rng.uniform(0.5, 1.5, (*shape, 1)) * np.arange(1, shape[0] + 1).reshape(-1, *[1] * len(shape))
+        count = np.ones_like(scale) * steps
+        curves[name] = {
+            "regret": scale * np.sqrt(steps),
+            "cost": -scale * steps,
+            "threshold_mean": count * (1 if name in PLANNERS else np.nan),
+            "arrivals": count,
+            "deferrals": count / (1 + scale),
+            "correct": count * 0.9,
+            "accepted": count * scale / (1 + scale),
+            "accepted_correct": count * 0.8 * scale / (1 + scale),
+            "full_queue": 0 * count,
+        } | {metric: change(scale, steps) for metric, change in changes.items()}
+        if name in PLANNERS:
+            threshold = 0.8 - 0.2 * np.arange(capacity + 1) + 0.01 * rng.normal(size=(*shape, 1))
+            threshold[..., -1] = -np.inf
+            accuracy = np.linspace(0.1, 0.9, levels)
+            snapshots[name] = {"threshold": threshold, "decision": accuracy[:, None] < threshold[..., None, :]}
+    return Study("deferral", steps, curves, axes, snapshots, {"snapshot": 100_000})
+
+
+def figure_of(drawn):
+    return drawn if isinstance(drawn, Figure) else drawn.figure
+
+
+def legend_texts(ax):
+    return [text.get_text().replace("\n", " ") for text in ax.get_legend().get_texts()]
+
+
+def figure_legend_texts(figure):
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def legends_of(figure):
+    return [*figure.legends, *(ax.get_legend() for ax in figure.axes if ax.get_legend())]
+
+
+def mean_lines(ax):
+    return [line for line in ax.lines if len(line.get_xdata()) > 1 and line.get_marker() not in ("none", "None")]
+
+
+def assert_nothing_clipped(drawn):
+    figure = figure_of(drawn)
+    figure.draw_without_rendering()
+    width, height = figure.get_size_inches()
+    box = figure.get_tightbbox()
+    assert box.x0 > -0.02 and box.y0 > -0.02 and box.x1 < width + 0.02 and box.y1 < height + 0.02, box
+    for legend in legends_of(figure):
+        extent = legend.get_window_extent()
+        assert figure.bbox.x0 - 1 <= extent.x0 and extent.x1 <= figure.bbox.x1 + 1
+        assert figure.bbox.y0 - 1 <= extent.y0 and extent.y1 <= figure.bbox.y1 + 1
+
+
+def assert_legends_cover_nothing(drawn):
+    """What is drawn where the legends stand, with the legends hidden, is no darker than the grid."""
+    figure = figure_of(drawn)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    boxes = [legend.get_window_extent() for legend in legends_of(figure)]
+    for legend in legends_of(figure):
+        legend.set_visible(False)
+        legend.set_in_layout(True)
+    figure.set_layout_engine("none")
+    canvas.draw()
+    pixels = np.asarray(canvas.buffer_rgba())
+    for box in boxes:
+        rows = slice(int(pixels.shape[0] - box.y1), int(pixels.shape[0] - box.y0))
+        behind = pixels[rows, int(box.x0) : int(box.x1), :3]
+        assert behind.size and behind.min() >= 0xDE
+    figure.set_layout_engine("constrained")
+    for legend in legends_of(figure):
+        legend.set_visible(True)
+
+
+# --- curves
+
+
+def test_curves_draw_the_mean_and_its_band_for_every_policy():
+    study = make_study(["kl-pbd", "oracle"])
+    ax = plotting.plot_curves(study)
+    assert ax.get_xlabel() == "round t"
+    assert ax.get_ylabel() == "cumulative regret (cost units)"
+    assert ax.get_title() == "Cumulative regret over 200,000 rounds"
+    assert legend_texts(ax) == ["kl-pbd", "oracle"]
+    assert ax.get_legend().get_title().get_text() == "mean of 8 seeds, 95 % band"
+    bands = [band for band in ax.collections if isinstance(band, PolyCollection)]
+    assert len(bands) == len(mean_lines(ax)) == 2
+    for name, line, band in zip(study.policies, ax.lines, bands, strict=True):
+        interval = study.interval(name, "regret")
+        np.testing.assert_allclose(line.get_xdata(), study.steps)
+        np.testing.assert_allclose(line.get_ydata(), interval.mean)
+        top = band.get_paths()[0].vertices[:, 1].max()
+        np.testing.assert_allclose(top, (interval.mean + interval.ci95).max())
+    assert_nothing_clipped(ax)
+
+
+def test_study_plot_is_plot_curves():
+    ax = make_study().plot("cost", title="Costs")
+    assert ax.get_title() == "Costs"
+    assert ax.get_ylabel() == "cumulative cost (cost units)"
+
+
+def test_one_seed_has_no_band():
+    ax = plotting.plot_curves(make_study(seeds=1))
+    assert not ax.collections
+    assert ax.get_legend().get_title().get_text() == "1 seed"
+
+
+@pytest.mark.parametrize("records", [1, 2])
+def test_few_records_can_be_drawn(records):
+    assert_nothing_clipped(plotting.plot_curves(make_study(THIRTEEN[:3], records=records), guide="sqrt"))
+
+
+def test_thirteen_policies_look_different_and_the_legend_stands_outside():
+    ax = plotting.plot_curves(make_study(THIRTEEN))
+    looks = {(line.get_color(), str(line.get_linestyle()), line.get_marker()) for line in ax.lines}
+    assert len(looks) == len({line.get_marker() for line in ax.lines}) == 13
+    assert_nothing_clipped(ax)
+    assert ax.get_legend().get_window_extent().x0 > ax.get_window_extent().x1
+
+
+def test_twenty_policies_look_different():
+    ax = plotting.plot_curves(make_study([f"policy {number}" for number in range(20)]))
+    looks = {(line.get_color(), line.get_marker(), line.get_markerfacecolor()) for line in ax.lines}
+    assert len(looks) == 20
+    assert_nothing_clipped(ax)
+
+
+def test_a_policy_looks_the_same_in_every_picture():
+    study = make_study(THIRTEEN)
+    alone = plotting.plot_curves(study, policies=["salmut-sf"]).lines[0]
+    among = plotting.plot_curves(study).lines[THIRTEEN.index("salmut-sf")]
+    assert (alone.get_color(), alone.get_marker()) == (among.get_color(), among.get_marker())
+
+
+def test_long_and_odd_names_fit():
+    names = ["kl-pbd with " + "a very long name " * 6, "x" * 90, "_hidden", "cost $1 to $2", "unité λ=½"]
+    ax = plotting.plot_curves(make_study(names), title="A title that goes on and on, longer than the frame " * 3)
+    assert legend_texts(ax)[0] == names[0].strip()
+    assert legend_texts(ax)[2].strip() == "_hidden"
+    assert_nothing_clipped(ax)
+
+
+def test_undefined_policies_are_named_in_the_legend():
+    ax = plotting.plot_curves(make_study(["kl-pbd", "random"]), "threshold_mean")
+    assert legend_texts(ax) == ["kl-pbd", "random (undefined)"]
+    assert len(ax.lines) == 1
+    with pytest.raises(ValueError, match=r"metric: .*'threshold_mean', which is undefined"):
+        plotting.plot_curves(make_study(["random"]), "threshold_mean")
+
+
+def test_gaps_in_a_metric_are_gaps_in_the_line():
+    early = make_study(cost=lambda scale, steps: np.where(steps < 50_000, np.nan, scale * steps))
+    line = plotting.plot_curves(early, "cost").lines[0]
+    assert np.isnan(line.get_ydata()[0]) and np.isfinite(line.get_ydata()[-1])
+
+
+def test_log_scales_leave_out_what_they_cannot_show():
+    study = make_study(["kl-pbd", "oracle"])
+    study.curves["oracle"]["regret"] *= 0
+    ax = plotting.plot_curves(study, xscale="log", yscale="log", guide="log")
+    assert ax.get_xscale() == ax.get_yscale() == "log"
+    assert legend_texts(ax) == ["kl-pbd", "oracle (not above zero)", "∝ log t"]
+    assert_nothing_clipped(ax)
+    with pytest.raises(ValueError, match="metric: expected numbers above zero"):
+        plotting.plot_curves(make_study(), "cost", yscale="log")
+
+
+def test_guide_ends_where_the_first_line_ends():
+    study = make_study(["kl-pbd", "oracle"])
+    for guide, shape in (("sqrt", np.sqrt), ("log", np.log)):
+        line = plotting.plot_curves(study, guide=guide).lines[-1]
+        x, y = line.get_xdata(), line.get_ydata()
+        np.testing.assert_allclose(y[-1], study.interval("kl-pbd", "regret").mean[-1])
+        np.testing.assert_allclose(y / y[-1], shape(x) / shape(x[-1]))
+    with pytest.raises(ValueError, match="guide: expected a line that ends above zero"):
+        plotting.plot_curves(make_study(), "cost", guide="sqrt")
+
+
+def test_theory_is_dotted_at_the_recorded_rounds():
+    study = make_study()
+    ax = plotting.plot_curves(study, theory={"Theorem 1": np.log(study.steps) * 400, "floor": 10})
+    assert legend_texts(ax) == ["kl-pbd", "Theorem 1", "floor"]
+    np.testing.assert_allclose(ax.lines[1].get_ydata(), np.log(study.steps) * 400)
+    np.testing.assert_allclose(ax.lines[2].get_ydata(), 10)
+    assert ax.lines[1].get_marker() == "none"
+    with pytest.raises(ValueError, match=r"theory: expected one number, 20 .*'bad', got shape \(3,\)"):
+        plotting.plot_curves(study, theory={"bad": [1, 2, 3]})
+
+
+def test_theory_of_a_grid_follows_its_axes():
+    study = make_study(axes=RATES)
+    bounds = np.array([1.0, 2.0, 3.0])[:, None] * np.sqrt(study.steps)
+    ax = plotting.plot_curves(study, theory={"bound": bounds})
+    dotted = [line for line in ax.lines if line.get_marker() == "none"]
+    assert [line.get_ydata()[-1] for line in dotted] == pytest.approx(list(bounds[:, -1]))
+    assert [line.get_color() for line in dotted] == [line.get_color() for line in mean_lines(ax)]
+    assert legend_texts(ax)[-1] == "bound"
+
+
+def test_reference_draws_paired_differences():
+    study = make_study(["kl-pbd", "oracle", "random"])
+    ax = plotting.plot_curves(study, reference="oracle")
+    assert legend_texts(ax) == ["kl-pbd", "random"]
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), study.paired("kl-pbd", "oracle", "regret").mean)
+    assert ax.get_ylabel().replace("\n", " ") == "cumulative regret (cost units), difference to oracle"
+    assert ax.get_title().replace("\n", " ").endswith("difference to oracle")
+    with pytest.raises(ValueError, match="reference: expected another policy"):
+        plotting.plot_curves(study, policies=["oracle"], reference="oracle")
+
+
+def test_ymax_lists_what_leaves_the_frame():
+    study = make_study(["kl-pbd", "greedy-bellman"])
+    study.curves["greedy-bellman"]["regret"][:] = study.steps * 0.5
+    ax = plotting.plot_curves(study, ymax=2500)
+    assert ax.get_ylim()[1] == 2500
+    assert legend_texts(ax) == ["kl-pbd", "greedy-bellman (ends at 100,000)"]
+    assert 0 < ax.get_ylim()[0] < 400
+    assert_nothing_clipped(ax)
+    with pytest.raises(ValueError, match="ymax: expected a number above some of the means, got -5"):
+        plotting.plot_curves(study, ymax=-5)
+
+
+def test_one_policy_on_an_axis_has_a_line_per_value():
+    ax = plotting.plot_curves(make_study(axes=RATES))
+    assert legend_texts(ax) == ["service rate = 0.2", "service rate = 0.5", "service rate = 1"]
+    assert ax.get_legend().get_title().get_text() == "kl-pbd\nmean of 8 seeds, 95 % band"
+    light = [0.299 * c[0] + 0.587 * c[1] + 0.114 * c[2] for c in (to_rgba(line.get_color()) for line in ax.lines)]
+    assert light == sorted(light) and light[-1] - light[0] > 0.3
+    assert len({line.get_marker() for line in ax.lines}) == 3
+
+
+def test_policies_on_an_axis_have_a_panel_per_value():
+    study = make_study(["kl-pbd", "oracle"], RATES)
+    figure = plotting.plot_curves(study, ymax=1000, guide="sqrt")
+    assert isinstance(figure, Figure)
+    assert [ax.get_title() for ax in figure.axes] == ["service rate = 0.2", "service rate = 0.5", "service rate = 1"]
+    assert figure_legend_texts(figure) == ["kl-pbd", "oracle", "∝ √t"]
+    assert figure.get_supxlabel() == "round t"
+    assert figure.get_supylabel() == "cumulative regret (cost units)"
+    mean = study.interval("oracle", "regret").mean
+    np.testing.assert_allclose(figure.axes[1].lines[1].get_ydata(), mean[1])
+    for ax, last in zip(figure.axes, mean[:, -1], strict=True):
+        texts = legend_texts(ax) if ax.get_legend() else []
+        assert (f"{last:,.0f}" in " ".join(texts)) == (last > 1000)
+    assert_nothing_clipped(figure)
+
+
+def test_lines_chooses_what_varies_within_a_panel():
+    study = make_study(["kl-pbd", "oracle"], RATES)
+    figure = plotting.plot_curves(study, lines="service_rate")
+    assert [ax.get_title() for ax in figure.axes] == ["kl-pbd", "oracle"]
+    assert [len(ax.lines) for ax in figure.axes] == [3, 3]
+    with pytest.raises(ValueError, match=r"lines: .*got 'service' \(did you mean 'service_rate'\?\)"):
+        plotting.plot_curves(study, lines="service")
+
+
+def test_a_policy_undefined_everywhere_is_said_once():
+    figure = plotting.plot_curves(make_study(["kl-pbd", "random"], RATES), "threshold_mean")
+    assert figure_legend_texts(figure) == ["kl-pbd", "random (undefined)"]
+    assert not any(ax.get_legend() for ax in figure.axes)
+
+
+def test_two_axes_make_a_grid_of_panels():
+    figure = plotting.plot_curves(make_study(["kl-pbd", "oracle"], GRID))
+    assert len(figure.axes) == 8
+    assert figure.axes[3].get_title() == "num levels = 5, gap = 0.08"
+    assert_nothing_clipped(figure)
+
+
+def test_too_many_panels_are_refused():
+    study = make_study(["kl-pbd", "oracle"], {"a": list(range(10)), "b": list(range(5))}, seeds=1, records=2)
+    with pytest.raises(ValueError, match="expected at most 36 panels, got 10 of a, 5 of b"):
+        plotting.plot_curves(study)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"metric": "regrt"}, r"metric: .*got 'regrt' \(did you mean 'regret'\?\)"),
+        ({"policies": ["kl-pdb"]}, r"policies: .*did you mean 'kl-pbd'"),
+        ({"policies": []}, "policies: expected some of kl-pbd, oracle, got none"),
+        ({"guide": "sqr"}, r"guide: .*did you mean 'sqrt'"),
+        ({"xscale": "lin"}, "xscale: expected one of linear, log, got 'lin'"),
+        ({"reference": "oracel"}, r"reference: .*did you mean 'oracle'"),
+    ],
+)
+def test_curves_refuse_wrong_names(options, message):
+    with pytest.raises(ValueError, match=message):
+        plotting.plot_curves(make_study(["kl-pbd", "oracle"]), **options)
+
+
+def test_given_axes_are_drawn_into():
+    figure = Figure(figsize=(12, 4))
+    left, right = figure.subplots(1, 2)
+    assert plotting.plot_curves(make_study(), ax=left) is left
+    study = make_study(THIRTEEN)
+    plotting.plot_curves(study, ax=right)
+    narrow = right.get_position().width
+    plotting.plot_curves(study, ax=right)
+    assert right.get_position().width == narrow
+    figure.draw_without_rendering()
+    assert right.get_legend().get_window_extent().x1 < figure.bbox.x1
+    with pytest.raises(ValueError, match="ax: expected none for a picture of 3 panels"):
+        plotting.plot_curves(make_study(["kl-pbd", "oracle"], RATES), ax=left)
+
+
+def test_subfigures_are_drawn_into():
+    figure = Figure(figsize=(12, 4), layout="constrained")
+    ax = figure.subfigures(1, 2)[1].subplots()
+    plotting.plot_curves(make_study(THIRTEEN), ax=ax)
+    assert_nothing_clipped(figure)
+
+
+# --- sweeps
+
+
+def test_sweep_draws_final_means_in_order_of_the_axis():
+    study = make_study(["kl-pbd", "oracle"], {"service_rate": [0.5, 0.2, 1.0]})
+    ax = plotting.plot_sweep(study)
+    assert ax.get_xlabel() == "service rate"
+    assert ax.get_title() == "Cumulative regret after 200,000 rounds"
+    assert legend_texts(ax) == ["kl-pbd", "oracle"]
+    line = ax.containers[0].lines[0]
+    np.testing.assert_allclose(line.get_xdata(), [0.2, 0.5, 1.0])
+    np.testing.assert_allclose(line.get_ydata(), study.interval("kl-pbd", "regret").mean[[1, 0, 2], -1])
+    bars = ax.containers[0].lines[2][0].get_segments()
+    half = study.interval("kl-pbd", "regret").ci95[[1, 0, 2], -1]
+    np.testing.assert_allclose([bar[1, 1] - bar[0, 1] for bar in bars], 2 * half)
+    assert_nothing_clipped(ax)
+
+
+def test_sweep_of_one_policy_has_a_line_per_value_of_the_second_axis():
+    ax = plotting.plot_sweep(make_study(axes=GRID), xscale="log", yscale="log")
+    assert legend_texts(ax) == ["gap = 0.02", "gap = 0.08"]
+    ax.figure.draw_without_rendering()
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["2", "5", "10", "20"]
+    assert legend_texts(plotting.plot_sweep(make_study(axes=GRID), axis="gap"))[0] == "num levels = 2"
+    figure = plotting.plot_sweep(make_study(["kl-pbd", "oracle"], GRID))
+    assert [panel.get_title() for panel in figure.axes] == ["gap = 0.02", "gap = 0.08"]
+    assert_nothing_clipped(figure)
+
+
+def test_sweep_over_words():
+    study = make_study(["kl-pbd", "random"], {"model": ["Qwen3-0.6B", "Qwen3-4B Instruct 2507", None]}, seeds=1)
+    ax = plotting.plot_sweep(study, ymax=1500)
+    ax.figure.draw_without_rendering()
+    labels = [tick.get_text().replace("\n", " ") for tick in ax.get_xticklabels()]
+    assert labels == ["Qwen3-0.6B", "Qwen3-4B Instruct 2507", "None"]
+    assert re.fullmatch(r"random \(ends at \d,\d\d\d\)", legend_texts(ax)[1])
+    with pytest.raises(ValueError, match="xscale: expected numbers above zero on 'model'"):
+        plotting.plot_sweep(study, xscale="log")
+
+
+def test_paper_numbers_are_hollow_markers_in_the_policys_colour():
+    study = make_study(["kl-pbd", "oracle"], RATES)
+    paper = [
+        {"policy": "kl-pbd", "service_rate": 0.2, "mean": 194, "ci95": 15},
+        {"policy": "oracle", "service_rate": 0.8, "mean": 81},
+    ]
+    ax = plotting.plot_sweep(study, paper=paper)
+    hollow = [line for line in ax.lines if line.get_markerfacecolor() == "none" and line.get_markersize() == 9]
+    assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in hollow] == [(0.2, 194), (0.8, 81)]
+    assert [line.get_color() for line in hollow] == [ax.containers[i].lines[0].get_color() for i in (0, 1)]
+    assert legend_texts(ax) == ["kl-pbd", "oracle", "paper"]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"policy": "kl-pbd", "mean": 1}, r"paper\[0\]: expected a 'service_rate'"),
+        ({"service_rate": 0.2, "mean": 1}, r"paper\[0\]: expected a 'policy'"),
+        ({"policy": "kl", "service_rate": 0.2, "mean": 1}, r"paper\[0\]: policy: .*'kl'"),
+        ({"policy": "kl-pbd", "service_rate": "a", "mean": 1}, r"paper\[0\]: service_rate: .*got 'a'"),
+        ({"policy": "kl-pbd", "service_rate": 0.2, "mean": "x"}, r"paper\[0\]: mean: expected a number, got 'x'"),
+        ({"policy": "kl-pbd", "service_rate": 0.2, "men": 1}, r"paper\[0\]: .*did you mean 'mean'"),
+    ],
+)
+def test_paper_numbers_are_checked(row, message):
+    with pytest.raises(ValueError, match=message):
+        plotting.plot_sweep(make_study(["kl-pbd", "oracle"], RATES), paper=[row])
+
+
+def test_sweep_needs_an_axis():
+    with pytest.raises(ValueError, match="study: expected at least one axis"):
+        plotting.plot_sweep(make_study())
+    with pytest.raises(ValueError, match=r"axis: .*did you mean 'service_rate'"):
+        plotting.plot_sweep(make_study(axes=RATES), axis="service_rat")
+
+
+# --- heat maps and scatters
+
+
+def test_heatmap_writes_the_means_into_its_cells():
+    study = make_study(axes=GRID)
+    study.curves["kl-pbd"]["regret"][0, 0] = np.nan
+    ax = plotting.plot_heatmap(study)
+    mean = study.interval("kl-pbd", "regret").mean[..., -1]
+    assert [text.get_text() for text in ax.texts][:3] == ["–", f"{mean[0, 1]:,.0f}", f"{mean[1, 0]:,.0f}"]
+    assert len(ax.texts) == mean.size
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("gap", "num levels")
+    assert ax.get_title().replace("\n", " ") == "kl-pbd: cumulative regret after 200,000 rounds"
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["2", "5", "10", "20"]
+    for text in ax.texts:
+        box = text.get_window_extent()
+        assert box.width < ax.get_window_extent().width / 2
+    assert_nothing_clipped(ax)
+
+
+def test_heatmap_of_a_large_grid_stays_readable():
+    axes = {"num_steps": [10_000 * i for i in range(1, 21)], "gap": list(np.linspace(-0.123456, 0.1, 20))}
+    ax = plotting.plot_heatmap(make_study(axes=axes, seeds=1, records=1), "cost")
+    assert_nothing_clipped(ax)
+    boxes = [label.get_window_extent() for label in ax.get_xticklabels()]
+    assert all(first.x1 <= second.x0 + 1 for first, second in itertools.pairwise(boxes))
+    tiny = Figure(figsize=(3, 2)).subplots()
+    assert not plotting.plot_heatmap(make_study(axes=axes, seeds=1, records=1), ax=tiny).texts
+
+
+def test_heatmap_errors():
+    with pytest.raises(ValueError, match="study: expected two axes, got service_rate"):
+        plotting.plot_heatmap(make_study(axes=RATES))
+    with pytest.raises(ValueError, match="policy: expected one of kl-pbd, oracle, got none"):
+        plotting.plot_heatmap(make_study(["kl-pbd", "oracle"], GRID))
+
+
+def test_scatter_has_a_point_a_seed_and_the_correlation():
+    study = make_study(["kl-pbd", "oracle"])
+    study.curves["oracle"]["regret"][:] = 5
+    ax = plotting.plot_scatter(study)
+    clouds = [cloud for cloud in ax.collections if isinstance(cloud, PathCollection)]
+    x, y = study.final("kl-pbd", "deferral_rate"), study.final("kl-pbd", "regret")
+    np.testing.assert_allclose(clouds[0].get_offsets(), np.stack([x, y], axis=1))
+    expected = f"{np.corrcoef(x, y)[0, 1]:.2f}".replace("-", "−")
+    assert legend_texts(ax) == [f"kl-pbd (r = {expected})", "oracle"]
+    assert ax.get_xlabel() == "share of queries deferred"
+    assert ax.get_legend().get_title().get_text() == "1 point a seed, 8 seeds"
+    assert_nothing_clipped(ax)
+    assert legend_texts(plotting.plot_scatter(make_study(seeds=2))) == ["kl-pbd"]
+
+
+def test_scatter_of_a_grid():
+    figure = plotting.plot_scatter(make_study(["kl-pbd", "random"], RATES), yscale="log")
+    assert len(figure.axes) == 3
+    assert all(len(legend_texts(ax)) == 2 for ax in figure.axes)
+    assert_nothing_clipped(figure)
+
+
+# --- learned rules
+
+
+def test_thresholds_leave_out_the_full_queue_and_stop_at_zero():
+    study = make_study(["kl-pbd", "random"])
+    ax = plotting.plot_thresholds(study)
+    line = ax.lines[0]
+    expected = np.maximum(study.snapshots["kl-pbd"]["threshold"], 0).mean(axis=0)[:-1]
+    assert np.isnan(line.get_ydata()[-1])
+    np.testing.assert_allclose(line.get_ydata()[:-1], expected)
+    assert legend_texts(ax) == ["kl-pbd"]
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("queue length (queries)", "accuracy threshold")
+    assert ax.get_title() == "Accuracy threshold after round 100,000"
+    assert len(ax.collections) == 1
+
+
+def test_thresholds_of_a_sweep_have_a_line_per_value():
+    ax = plotting.plot_thresholds(make_study(axes=RATES))
+    assert legend_texts(ax)[0] == "service rate = 0.2"
+    figure = plotting.plot_thresholds(make_study(["kl-pbd", "oracle"], RATES))
+    assert [panel.get_title() for panel in figure.axes] == ["kl-pbd", "oracle"]
+    assert_nothing_clipped(figure)
+
+
+def test_decisions_show_the_most_frequent_one():
+    study = make_study(["kl-pbd", "oracle", "random"])
+    decisions = study.snapshots["kl-pbd"]["decision"]
+    decisions[:4], decisions[4:] = True, False
+    decisions[4, 0, 0] = True
+    figure = plotting.plot_decisions(study)
+    assert [ax.get_title() for ax in figure.axes] == ["kl-pbd", "oracle"]
+    mesh = next(artist for artist in figure.axes[0].collections if isinstance(artist, QuadMesh))
+    shown = np.asarray(mesh.get_array()).reshape(decisions.shape[1:])
+    assert shown[0, 0] == 1 and shown.sum() == 1
+    assert figure_legend_texts(figure) == ["defer", "accept"]
+    assert (figure.get_supxlabel(), figure.get_supylabel()) == ("queue length (queries)", "confidence level")
+    colours = [np.dot(patch.get_facecolor()[:3], (0.299, 0.587, 0.114)) for patch in figure.legends[0].get_patches()]
+    assert abs(colours[0] - colours[1]) > 0.4
+    assert_nothing_clipped(figure)
+
+
+def test_rules_must_have_been_recorded():
+    for function, what in ((plotting.plot_thresholds, "threshold"), (plotting.plot_decisions, "decision")):
+        with pytest.raises(ValueError, match=rf"study: expected a snapshot of {what}s"):
+            function(make_study(["random"]))
+        with pytest.raises(ValueError, match=f"policies: expected one of kl-pbd, got 'random', which .* no {what}"):
+            function(make_study(["kl-pbd", "random"]), policies=["random"])
+
+
+def test_calibration_shows_accuracies_and_arrivals():
+    instance = jc.deferral.make_instance([0.2, 0.9], [0.1, 0.3, 0.6])
+    figure = plotting.plot_calibration(instance)
+    left, right = figure.axes
+    np.testing.assert_allclose(left.lines[0].get_xydata(), [[0, 0], [1, 1]])
+    np.testing.assert_allclose(left.lines[1].get_ydata(), [0.2, 0.9], rtol=1e-6)
+    assert [patch.get_height() for patch in right.patches] == pytest.approx([0.3, 0.6, 0.1])
+    assert legend_texts(left) == ["instance", "calibrated"]
+    assert_nothing_clipped(figure)
+    with pytest.raises(ValueError, match="instance: expected a deferral instance, got dict"):
+        plotting.plot_calibration({})
+
+
+# --- what holds for every picture
+
+STUDY, SWEEP = make_study(THIRTEEN[:4]), make_study(THIRTEEN[:3], RATES)
+PICTURES = {
+    "curves": lambda: plotting.plot_curves(STUDY, guide="sqrt"),
+    "many curves": lambda: plotting.plot_curves(make_study(THIRTEEN), ymax=1500),
+    "negative curves": lambda: plotting.plot_curves(STUDY, "cost"),
+    "log curves": lambda: plotting.plot_curves(make_study(), xscale="log", yscale="log"),
+    "curve panels": lambda: plotting.plot_curves(SWEEP, ymax=1200),
+    "sweep": lambda: plotting.plot_sweep(make_study(axes=GRID), xscale="log", yscale="log"),
+    "scatter": lambda: plotting.plot_scatter(make_study(THIRTEEN[:2])),
+    "thresholds": lambda: plotting.plot_thresholds(STUDY),
+    "threshold panels": lambda: plotting.plot_thresholds(SWEEP),
+    "decisions": lambda: plotting.plot_decisions(make_study()),
+    "calibration": lambda: plotting.plot_calibration(jc.deferral.two_point()),
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_pictures_keep_clear_show_themselves_and_change_no_settings(name):
+    before = matplotlib.rcParams.copy()
+    drawn = PICTURES[name]()
+    assert drawn._repr_png_().startswith(b"\x89PNG")
+    assert_nothing_clipped(drawn)
+    assert_legends_cover_nothing(drawn)
+    assert matplotlib.rcParams.copy() == before
+
+
+def test_pictures_can_be_pickled():
+    for drawn in (plotting.plot_curves(SWEEP), plotting.plot_calibration(jc.deferral.two_point())):
+        assert pickle.loads(pickle.dumps(drawn))._repr_png_().startswith(b"\x89PNG")
+
+
+def test_pyplot_is_not_imported_and_the_backend_not_chosen():
+    code = """
+import sys, matplotlib
+before = {key: dict.__getitem__(matplotlib.rcParams, key) for key in matplotlib.rcParams}
+import numpy as np, jaxcascade
+study = jaxcascade.Study("deferral", np.arange(1, 4), {"a": {"regret": np.ones((2, 3))}})
+study.plot()._repr_png_()
+assert {key: dict.__getitem__(matplotlib.rcParams, key) for key in matplotlib.rcParams} == before
+assert "matplotlib.pyplot" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (0.3 + 1e-16, "0.3"), (950, "950"), (1000, "1k"), (12_500, "12.5k"), (-2e6, "−2M"), (3e9, "3G")],
+)
+def test_tick_labels_are_short(value, text):
+    assert plotting._short(value) == text
+
+
+# --- draw
+
+
+def test_draw_writes_the_files(tmp_path):
+    figures = [
+        {"kind": "curves", "metric": "regret", "guide": "sqrt"},
+        {"kind": "curves", "metric": "regret", "select": {"service_rate": 0.5}},
+        {"kind": "sweep", "metric": "deferral_rate", "title": "Own title"},
+        {"kind": "scatter", "select": {"service_rate": 1}, "file": "cloud.svg"},
+        {"kind": "thresholds"},
+        {"kind": "decisions"},
+    ]
+    paths = plotting.draw(make_study(["kl-pbd", "oracle"], RATES), figures, tmp_path / "new", title="Two-point")
+    names = ["curves_regret.png", "curves_regret_2.png", "sweep_deferral_rate.png", "cloud.svg"]
+    assert [path.name for path in paths] == [*names, "thresholds.png", "decisions.png"]
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == sorted(path.name for path in paths)
+    from PIL import Image
+
+    with Image.open(paths[1]) as image:
+        assert image.info["dpi"] == pytest.approx((150, 150), abs=0.1)
+    assert plotting.draw(make_study(axes=GRID), [{"kind": "heatmap"}], tmp_path)[0].name == "heatmap_regret.png"
+
+
+def test_draw_titles_name_the_study_and_the_selection(tmp_path, monkeypatch):
+    titles = []
+
+    @functools.wraps(plotting.plot_curves)
+    def record(study, title):
+        titles.append(title("Cumulative regret over 9 rounds"))
+        return plotting.plot_curves(study, title=title)
+
+    monkeypatch.setitem(plotting._KINDS, "curves", record)
+    choice = {"kind": "curves", "select": {"service_rate": 0.5}}
+    for title in ("Two-point", None):
+        plotting.draw(make_study(["kl-pbd", "oracle"], RATES), [choice], tmp_path, title=title)
+    after = "umulative regret over 9 rounds (service rate = 0.5)"
+    assert titles == [f"Two-point: c{after}", f"C{after}"]
+
+
+@pytest.mark.parametrize(
+    ("figure", "message"),
+    [
+        ({"kind": "curve"}, r"figures\[1\]\.kind: .*got 'curve' \(did you mean 'curves'\?\)"),
+        ({}, r"figures\[1\]\.kind: expected one of .*, got none"),
+        ({"kind": "curves", "metrc": "regret"}, r"figures\[1\]\.metrc: .*did you mean 'metric'"),
+        ({"kind": "curves", "ax": None}, r"figures\[1\]\.ax: expected"),
+        ({"kind": "curves", "metric": "regrets"}, r"figures\[1\]\.metric: .*did you mean 'regret'"),
+        ({"kind": "scatter", "x": "deferal_rate"}, r"figures\[1\]\.x: .*did you mean 'deferral_rate'"),
+        ({"kind": "curves", "policies": ["kl"]}, r"figures\[1\]\.policies: expected"),
+        ({"kind": "sweep", "axis": "service"}, r"figures\[1\]\.axis: .*did you mean 'service_rate'"),
+        ({"kind": "curves", "yscale": "lg"}, r"figures\[1\]\.yscale: .*did you mean 'log'"),
+        ({"kind": "curves", "select": {"service_rate": 0.3}}, r"figures\[1\]\.service_rate: expected one of 0.2"),
+        ({"kind": "curves", "select": 3}, r"figures\[1\]\.select: expected axis = value, got 3"),
+        ({"kind": "curves", "file": "../a.png"}, r"figures\[1\]\.file: expected a plain file name"),
+        ({"kind": "curves", "file": "a.gif"}, r"figures\[1\]\.file: expected a plain file name"),
+        ({"kind": "curves", "file": "first.png"}, r"figures\[1\]\.file: expected another name"),
+    ],
+)
+def test_draw_checks_everything_first(tmp_path, figure, message):
+    figures = [{"kind": "curves", "file": "first.png"}, figure]
+    with pytest.raises(ValueError, match=message) as caught:
+        plotting.draw(make_study(["kl-pbd", "oracle"], RATES), figures, tmp_path)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_real_study_can_be_drawn(tmp_path):
+    policies = {"oracle": jc.deferral.oracle(), "accept-all": jc.deferral.accept_all()}
+    study = jc.compare(jc.deferral.two_point(3), policies, num_steps=60, num_seeds=3, record=6, snapshot=30)
+    kinds = ("curves", "scatter", "thresholds", "decisions")
+    figures = [{"kind": kind} for kind in kinds] + [{"kind": "curves", "metric": "threshold_mean"}]
+    assert all(path.stat().st_size > 5000 for path in plotting.draw(study, figures, tmp_path))
+    assert legend_texts(study.plot("threshold_mean"))[1] == "accept-all (undefined)"
