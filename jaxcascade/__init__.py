@@ -1,13 +1,17 @@
 """Batched simulation of three decision systems that put LLMs to work, in JAX.
 
 * ``jaxcascade.cascade``: which APIs to query, in which order, and when to stop.
+* ``jaxcascade.queueing``: which waiting query to serve next and with which LLMs, when unhappy users come back.
 * ``jaxcascade.deferral``: answer, or defer to a congested expert whose labels come late.
 
 ``compare`` runs a study of policies on common random numbers, ``sweep`` a grid of them, ``simulate`` one
 policy as a pure function for use inside other JAX code. ``jaxcascade.kernels`` holds the mathematics.
 """
 
-from jaxcascade import cascade, data, deferral, kernels
+import importlib
+from typing import Any
+
+from jaxcascade import cascade, data, deferral, kernels, queueing
 from jaxcascade._version import __version__
 from jaxcascade.core import Audit, Environment, Policy, System, get_system, register_system, systems
 from jaxcascade.simulate import Trajectories, simulate
@@ -20,6 +24,14 @@ from jaxcascade.study import (
     save_instance,
     sweep,
 )
+
+
+def __getattr__(name: str) -> Any:
+    # Matplotlib takes longer to import than all of the rest; whoever does not plot need not wait for it.
+    if name == "plotting":
+        return importlib.import_module("jaxcascade.plotting")
+    raise AttributeError(f"module 'jaxcascade' has no attribute {name!r}")
+
 
 __all__ = [
     "Audit",
@@ -38,6 +50,8 @@ __all__ = [
     "kernels",
     "load_instance",
     "load_study",
+    "plotting",
+    "queueing",
     "register_system",
     "save_instance",
     "simulate",

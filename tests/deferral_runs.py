@@ -55,7 +55,7 @@ def _start(problems, capacity):
 
 def _step(problems, matrix, value):
     """``(U_t, M_t)`` from ``U_{t+1}``: the reference's step, on values, for all problems at once."""
-    after = np.einsum("rbc,rc->rb", matrix, value)
+    after = (matrix @ value[:, :, None])[:, :, 0]
     marginal = problems.cost_expert[:, None] + np.diff(after, axis=1)
     new = problems.cost_holding[:, None] * np.arange(value.shape[1]) + after
     for j in range(problems.loss.shape[1]):

@@ -1,7 +1,5 @@
 """The cascade system against a slow NumPy reference and a recorded trace, fed the same periods step by step."""
 
-import os
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,12 +8,11 @@ from jax import lax
 
 from jaxcascade import cascade
 from jaxcascade.cascade.environment import Model, Noise, State
-from jaxcascade.cascade.history import padded_size
 from jaxcascade.cascade.instance import Sizes
 from jaxcascade.core import hide
+from tests.conftest import float64_mode
 from tests.reference import cascade_numpy as reference
 
-INSTANCES = os.path.join(os.path.dirname(__file__), "..", "..", "shared", "instances")
 CONVERGED = cascade.Solver(index_steps=12, cg_steps=30, reward_steps=12, halvings=8)
 
 
@@ -51,18 +48,15 @@ def replay(policy, online, calibration, sizes):
 
 
 @pytest.mark.parametrize("name", ["PlugK", "DOWK", "PlugU", "DOWU"])
-def test_recorded_trace_is_replayed_decision_by_decision(name):
-    path = os.path.join(INSTANCES, "cascade_trace.npz")
-    if not os.path.exists(path):
-        pytest.skip("needs ../shared/instances")
-    trace = np.load(path)
+def test_recorded_trace_is_replayed_decision_by_decision(name, shared):
+    trace = np.load(shared / "instances" / "cascade_trace.npz")
     online, calibration = (
         tuple(trace[f"{part}_{key}"] for key in ("X", "PHI", "C", "MU", "U")) for part in ("on", "cal")
     )
     common = {"calibration": 30, "refit_until": 200, "refit_growth": 0.02, "solver": CONVERGED}
     known = name.endswith("K")
     make = cascade.dow if name.startswith("DOW") else cascade.online_plugin
-    with jax.enable_x64(True):
+    with float64_mode():
         out, memory = replay(make(known, **common), online, calibration, Sizes(3, 100, 10))
     np.testing.assert_array_equal(out["opened"], trace[f"{name}_opened"])
     np.testing.assert_array_equal(out["first"], trace[f"{name}_first"])
@@ -89,7 +83,7 @@ def test_learners_agree_with_the_reference_step_by_step(known, estimator, widths
     due = {int(t) + 10 for t in reference.refit_rounds(150, 20, 0.1)}
     learner = reference.Weitzman(3, 5, 3, known, *widths, ridge=(2.0, 1.0), due=due, one_pass=estimator == "one_pass")
     wanted = reference.run(learner, online, calibration)
-    with jax.enable_x64(True):
+    with float64_mode():
         policy = cascade.dow(
             known, 10, *widths, estimator, index_ridge=2.0, refit_until=20, refit_growth=0.1, solver=CONVERGED
         )
@@ -97,7 +91,6 @@ def test_learners_agree_with_the_reference_step_by_step(known, estimator, widths
     for name, values in wanted.items():
         np.testing.assert_allclose(out[name], values, rtol=0, atol=1e-10, err_msg=name)
     estimates = memory.estimates
-    assert padded_size(4) == 8
     np.testing.assert_allclose(estimates.index[:, :5], learner.rho, rtol=0, atol=1e-8)
     np.testing.assert_array_equal(estimates.index[:, 5:], 0)
     np.testing.assert_allclose(estimates.index_inverse[:, :5, :5], np.linalg.inv(learner.v), rtol=0, atol=1e-10)
@@ -111,7 +104,7 @@ def test_static_plugin_agrees_with_the_reference():
     calibration, online = small_periods(rng, 30), small_periods(rng, 60)
     learner = reference.Weitzman(3, 5, 3, False, 0, 0, due={30})
     wanted = reference.run(learner, online, calibration)
-    with jax.enable_x64(True):
+    with float64_mode():
         out, memory = replay(cascade.static_plugin(30, solver=CONVERGED), online, calibration, Sizes(3, 4, 3))
     for name, values in wanted.items():
         np.testing.assert_allclose(out[name], values, rtol=0, atol=1e-10, err_msg=name)
@@ -123,7 +116,7 @@ def test_lin_ucb_agrees_with_the_reference():
     calibration, online = small_periods(rng, 6), small_periods(rng, 200)
     learner = reference.LinUCB(3, 5, 0.3)
     wanted = reference.run(learner, online, calibration)
-    with jax.enable_x64(True):
+    with float64_mode():
         out, memory = replay(cascade.lin_ucb(6), online, calibration, Sizes(3, 4, 3))
     for name, values in wanted.items():
         np.testing.assert_allclose(out[name], values, rtol=0, atol=1e-10, err_msg=name)
@@ -134,8 +127,8 @@ def test_lin_ucb_agrees_with_the_reference():
 def test_frugal_gpt_agrees_with_the_reference(deploy):
     rng = np.random.default_rng(8)
     calibration, online = small_periods(rng, 40), small_periods(rng, 80)
-    scorer, order, threshold, best = reference.tune_frugal(calibration, 1.0, deploy == "stopped")
-    with jax.enable_x64(True):
+    scorer, order, threshold, _ = reference.tune_frugal(calibration, 1.0, deploy == "stopped")
+    with float64_mode():
         out, memory = replay(cascade.frugal_gpt(40, deploy), online, calibration, Sizes(3, 4, 3))
     np.testing.assert_allclose(memory.scorer, scorer, rtol=0, atol=1e-8)
     utility = []

@@ -1,6 +1,6 @@
 """The Bellman recursion of admission against plain backward induction on values, in every round."""
 
-from functools import partial
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ from jaxcascade.kernels import (
     marginal_cost_table,
     settle,
 )
-from tests.conftest import QUICK_COMPILE, compilations
+from tests.conftest import compilations, quick_jit
 from tests.deferral_runs import (
     Problems,
     bare,
@@ -83,7 +83,7 @@ def test_the_induction_of_many_problems_is_the_references():
         np.testing.assert_allclose(found[row], exact[left[row]], atol=1e-12)
 
 
-@partial(jax.jit, static_argnames=("rounds", "capacity"), compiler_options=QUICK_COMPILE)
+@quick_jit(static_argnames=("rounds", "capacity"))
 def table_and_samples(problems, sampled, rounds, capacity):
     """The table of every problem, and M(b) after ``sampled`` rounds by ``backward_induction``."""
 
@@ -96,12 +96,12 @@ def table_and_samples(problems, sampled, rounds, capacity):
 
 
 @pytest.mark.parametrize(("law", "capacity"), quick_or_slow(QUICK_SHAPES, EVERY_SHAPE))
-def test_every_row_of_the_table_is_backward_induction(law, capacity, float_mode, record_property):
+def test_every_row_of_the_table_is_backward_induction(law, capacity, float_mode):
     problems = random_problems(law, capacity)
     exact = cost_tables(Problems.of(problems), capacity, 2000)
     sampled = np.array([0, 1, 7, 300, 1999], np.int32)
     table, some = table_and_samples(problems, sampled, 2000, capacity)
-    record_property("worst", agrees(table, exact, float_mode))
+    print(f"worst error {agrees(table, exact, float_mode):.1e}")
     agrees(some, exact[:, sampled], float_mode)
 
 
@@ -146,7 +146,7 @@ def drifting(law, capacity, horizon, estimate_arrival, size=3, seed=1):
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *instances), jnp.asarray(accuracy), jnp.asarray(frequency)
 
 
-@partial(jax.jit, static_argnames="estimate_arrival", compiler_options=QUICK_COMPILE)
+@quick_jit(static_argnames="estimate_arrival")
 def plan_every_round(instances, accuracy, arrival, estimate_arrival):
     """``_plan`` of the plug-in rules along a course of accuracies and arrivals: problems and increments ``[R, T]``."""
     policy = deferral.kl_pbd(estimate_arrival=estimate_arrival)
@@ -186,28 +186,24 @@ def check_plans(problems, costs, float_mode):
     return worst
 
 
-PLANS = [(law, capacity, known) for law in LAWS for capacity in CAPACITIES for known in (False, True)]
-QUICK_PLANS = [("several", 8, True), ("seldom", 20, False)]
+PLANS = list(itertools.product(LAWS, CAPACITIES, (False, True), [2000], TOLERANCE))
+QUICK_PLANS = [("several", 8, True, 500, "float64"), ("seldom", 20, False, 500, "float32")]
 
 
 @pytest.mark.parametrize(
-    ("law", "capacity", "estimate_arrival", "horizon"),
-    [
-        *((*plan, 500) for plan in QUICK_PLANS),
-        *(pytest.param(*plan, 2000, marks=pytest.mark.slow) for plan in PLANS),
-    ],
+    ("law", "capacity", "estimate_arrival", "horizon", "float_mode"),
+    quick_or_slow(QUICK_PLANS, PLANS),
+    indirect=["float_mode"],
 )
-def test_plans_of_drifting_estimates_are_backward_induction(
-    law, capacity, estimate_arrival, horizon, float_mode, record_property
-):
+def test_plans_of_drifting_estimates_are_backward_induction(law, capacity, estimate_arrival, horizon, float_mode):
     course = drifting(law, capacity, horizon, estimate_arrival)
     (problems, costs), window, audit = jax.device_get(plan_every_round(*course, estimate_arrival))
     assert np.all(audit.value <= audit.limit)
-    record_property("window", window.tolist())
-    record_property("worst", check_plans(problems, costs, float_mode))
+    print(f"window {window.tolist()}")
+    print(f"worst error {check_plans(problems, costs, float_mode):.1e}")
 
 
-@partial(jax.jit, static_argnames="policy", compiler_options=QUICK_COMPILE)
+@quick_jit(static_argnames="policy")
 def learn(policy, params, instances, noise, keys):
     """Runs of a learner ``[R, T]``, with the problem that it solved in each round and its marginal costs."""
     solved = []
@@ -250,21 +246,24 @@ LEARNERS = {
     "greedy_bellman": deferral.greedy_bellman(),
     "naive_bellman, arrival": deferral.naive_bellman(estimate_arrival=True),
 }
-QUICK_LEARNERS = [("kl_pbd_plus, arrival", "several", 8, 400)]
+QUICK_LEARNERS = [("kl_pbd_plus, arrival", "several", 8, 400, "float64"), ("kl_pbd", "longer", 8, 400, "float32")]
 ALL_LEARNERS = [
-    *(("kl_pbd", law, capacity, 2000) for law in LAWS for capacity in CAPACITIES),
-    *(("kl_pbd, arrival", law, capacity, 2000) for law in LAWS for capacity in CAPACITIES),
-    *((learner, law, 8, 2000) for learner in list(LEARNERS)[2:] for law in LAWS),
+    *itertools.product(("kl_pbd", "kl_pbd, arrival"), LAWS, CAPACITIES, [2000], TOLERANCE),
+    *itertools.product(list(LEARNERS)[2:], LAWS, [8], [2000], TOLERANCE),
 ]
 
 
-@pytest.mark.parametrize(("learner", "law", "capacity", "horizon"), quick_or_slow(QUICK_LEARNERS, ALL_LEARNERS))
-def test_a_learners_plans_are_backward_induction(learner, law, capacity, horizon, float_mode, record_property):
+@pytest.mark.parametrize(
+    ("learner", "law", "capacity", "horizon", "float_mode"),
+    quick_or_slow(QUICK_LEARNERS, ALL_LEARNERS),
+    indirect=["float_mode"],
+)
+def test_a_learners_plans_are_backward_induction(learner, law, capacity, horizon, float_mode):
     """Every M_t(b) of a whole run, against the induction on the learner's own estimates of that round."""
     problems, costs = play_learner(LEARNERS[learner], law, capacity, horizon)
     if "service" in learner:  # before it knows that the expert serves at all there is nothing to plan
         problems, costs = jax.tree.map(lambda leaf: leaf[:, 100:], (problems, costs))
-    record_property("worst", check_plans(problems, costs, float_mode))
+    print(f"worst error {check_plans(problems, costs, float_mode):.1e}")
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -293,7 +292,7 @@ def admissions(draw):
     return Admission(*(np.asarray(number, kind) for number in (loss, arrival[1:], service, expert, holding)))
 
 
-@partial(jax.jit, compiler_options=QUICK_COMPILE)
+@quick_jit
 def course(problem, start):
     """Increments with 0..399 rounds left ``[400, B]``, the fixed point from the drain cost and from ``start``."""
     drain = drain_increments(problem.service, problem.cost_holding, CAPACITY)
@@ -327,3 +326,126 @@ def test_a_warm_start_from_anywhere_finds_the_same_fixed_point(problem, start):
         # Little service makes the fixed point less sharp than its residual.
         slack = 1e4 * np.finfo(cold.increments.dtype).eps * max(1.0, np.abs(cold.increments).max())
         np.testing.assert_allclose(warm.increments, cold.increments, atol=slack)
+
+
+@quick_jit(static_argnames="capacity")
+def far_and_fixed(problems, capacity):
+    """100,000 sweeps from the drain cost, the fixed point, its step count, and what ``settle`` makes of it."""
+
+    def one(problem):
+        start = drain_increments(problem.service, problem.cost_holding, capacity)
+        fixed = bellman_fixed_point(problem, start)
+        settled = [settle(problem, fixed.increments, 1e-3, rounds) for rounds in (40, 10**5)]
+        exact = settle(problem, fixed.increments, -1.0, 40)
+        return backward_induction(problem, 100_000, capacity), fixed, settled, exact
+
+    return jax.vmap(one)(problems)
+
+
+@pytest.mark.parametrize(("law", "capacity"), [("always", 1), ("seldom", 8), ("several", 8), ("longer", 3)])
+def test_the_fixed_point_is_where_the_induction_ends(law, capacity, float_mode):
+    problems = random_problems(law, capacity)
+    far, fixed, settled, exact = jax.device_get(far_and_fixed(problems, capacity))
+    assert np.abs(far - fixed.increments).max() <= TOLERANCE[float_mode]
+    if float_mode == "float64":
+        assert np.abs(far - fixed.increments).max() <= 1e-9
+    assert fixed.iterations.dtype == np.int32 and np.all(fixed.iterations <= 12)
+    early, late = settled
+    # Stopped early or run through, the truth lies between what was reached and the fixed point.
+    true = cost_tables(Problems.of(problems), capacity, 41)[:, 40]
+    assert np.all(exact[1] <= 40)
+    for (increments, rounds), asked in ((early, 40), (late, 10**5)):
+        assert np.all(rounds <= asked)
+        stopped = rounds < asked
+        assert np.all(np.abs(fixed.increments - increments).max(1)[stopped] <= 1e-3)
+    assert np.all(late[1] < 10**5)
+    costs = jax.vmap(marginal_cost)(problems, early[0])
+    assert np.abs(np.asarray(costs, np.float64) - true).max() <= 1e-3 + TOLERANCE[float_mode]
+    costs = jax.vmap(marginal_cost)(problems, exact[0])
+    assert np.abs(np.asarray(costs, np.float64) - true).max() <= TOLERANCE[float_mode]
+
+
+drain = quick_jit(drain_cost, static_argnames="capacity")
+
+
+@pytest.mark.parametrize(("law", "capacity"), EVERY_SHAPE)
+def test_drain_cost_of_any_law(law, capacity, float_mode):
+    service = np.asarray(service_law(law, capacity), float_mode)
+    exact = reference.drain_cost(service.astype(np.float64), 0.07, capacity)
+    found = drain(service, np.asarray(0.07, float_mode), capacity)
+    np.testing.assert_allclose(found, exact, rtol=3e-6 if float_mode == "float32" else 1e-13)
+
+
+def test_drain_cost_of_single_service_is_quadratic(x64):
+    b = np.arange(31)
+    np.testing.assert_allclose(drain(np.array([0.7, 0.3]), 0.2, 30), 0.2 * b * (b + 1) / 0.6, rtol=1e-13)
+
+
+@given(st.lists(st.integers(0, 5), min_size=SERVERS + 1, max_size=SERVERS + 1), st.floats(0, 3))
+def test_drain_cost_solves_its_equation(weights, holding):
+    service = np.array(weights, float) + (sum(weights[1:]) == 0) * np.eye(SERVERS + 1)[1]
+    service = np.asarray(service / service.sum(), jnp.result_type(float))
+    cost = np.asarray(drain(service, np.asarray(holding, service.dtype), CAPACITY), np.float64)
+    left = reference.service_matrix(service.astype(np.float64), CAPACITY) @ cost
+    slack = 1e2 * np.finfo(service.dtype).eps * (1 + cost.max())
+    np.testing.assert_allclose(cost, holding * np.arange(CAPACITY + 1) + left, atol=slack)
+
+
+@pytest.mark.parametrize(
+    ("levels", "capacity", "rounds"), [(1, 1, 300), (500, 8, 300), (3, 500, 400)], ids=["least", "levels", "queue"]
+)
+def test_the_smallest_and_large_sizes(levels, capacity, rounds, x64):
+    rng = np.random.default_rng(levels)
+    problems = Admission(
+        loss=jnp.asarray(rng.random((2, levels))),
+        arrival=jnp.asarray(rng.dirichlet(np.ones(levels + 1), 2)[:, 1:]),
+        service=jnp.asarray([[0.45, 0.55], [0.0, 1.0]]),
+        cost_expert=jnp.asarray([0.1, 0.2]),
+        cost_holding=jnp.asarray([0.001, 0.0]),
+    )
+    sampled = np.array([0, rounds - 1], np.int32)
+    table, some = table_and_samples(problems, sampled, rounds, capacity)
+    exact = cost_tables(Problems.of(problems), capacity, rounds)
+    assert np.abs(table - exact).max() <= 1e-9
+    assert np.abs(some - exact[:, sampled]).max() <= 1e-9
+    fixed = quick_jit(jax.vmap(bellman_fixed_point))(problems, jnp.diff(table[:, -1], prepend=0, axis=1))
+    swept = jax.vmap(bellman_sweep)(problems, fixed.increments)
+    assert np.abs(swept - fixed.increments).max() <= 1e-12 * max(1, capacity / 10)
+    last = jax.vmap(marginal_cost)(problems, fixed.increments)
+    assert np.all(last >= table[:, -1] - 1e-9)
+
+
+def test_the_kernels_work_inside_other_peoples_programs(float_mode):
+    """Under jit, vmap over problems, scan over warm starts and inside a gradient: as one by one."""
+    problems = random_problems("several", 8)
+
+    def follow(problem):
+        def step(x, share):
+            fixed = bellman_fixed_point(problem._replace(arrival=share * problem.arrival), x)
+            return fixed.increments, marginal_cost(problem, fixed.increments)
+
+        return jax.lax.scan(step, jnp.zeros(8), jnp.asarray([0.2, 0.7, 1.0]))[1]
+
+    together = quick_jit(jax.vmap(follow))(problems)
+    alone = quick_jit(follow)
+    slack = 1e-4 if float_mode == "float32" else 1e-12
+    with compilations() as compiled:
+        for row in range(6):
+            one = alone(jax.tree.map(lambda leaf, row=row: leaf[row], problems))
+            np.testing.assert_allclose(together[row], one, atol=slack)
+    assert compiled.count("jit(follow)") == 1
+
+    def total(holding):
+        costs = marginal_cost_table(jax.tree.map(lambda leaf: leaf[0], problems)._replace(cost_holding=holding), 30, 8)
+        return costs.sum()
+
+    slope = quick_jit(jax.grad(total))(jnp.asarray(0.03))
+    assert np.isfinite(slope) and slope > 0
+
+
+def test_expected_increment_is_the_increment_of_the_expectation(float_mode):
+    service = np.asarray(service_law("longer", 5), float_mode)
+    increments = np.asarray([0.3, 0.1, 0.7, 0.2, 0.9], float_mode)
+    value = np.concatenate([[0.0], np.cumsum(increments.astype(np.float64))])
+    expected = np.diff(reference.service_matrix(service.astype(np.float64), 5) @ value)
+    np.testing.assert_allclose(expected_increment(service, increments), expected, atol=1e-6)

@@ -1,7 +1,6 @@
 """The fixed-capacity queue against collections.deque."""
 
 from collections import deque
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxcascade.kernels import Fifo, fifo_init, fifo_pop, fifo_push
-from tests.conftest import QUICK_COMPILE, compilations
+from tests.conftest import compilations, quick_jit
 
 TURNS, LANES = 24, 3
 turns = st.lists(st.tuples(st.booleans(), st.integers(-(2**31), 2**31 - 1), st.integers(-2, 9)), max_size=TURNS)
 configurations = st.sampled_from([(1, 1), (1, 3), (2, 1), (3, 3), (5, 8)])
 
 
-@partial(jax.jit, static_argnames=("capacity", "limit"), compiler_options=QUICK_COMPILE)
+@quick_jit(static_argnames=("capacity", "limit"))
 def run(enabled, value, count, capacity, limit):
     """Pushes and pops of every lane, ``[LANES, TURNS]``, under vmap and scan; records are pytrees."""
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxcascade.kernels import bernoulli_kl, kl_lower_bound, kl_upper_bound
-from tests.conftest import QUICK_COMPILE, compilations
+from tests.conftest import compilations, quick_jit
 from tests.reference import deferral_numpy as reference
 
 TOLERANCE = {"float32": 1e-6, "float64": 1e-11}
@@ -158,7 +158,7 @@ def test_gradients_are_finite_and_right(bound, float_mode):
     """Also at means 0 and 1, without observations, and without budget (where the slope in the budget is infinite)."""
     mean, count = jnp.asarray([0.05, 0.2, 0.7, 0.0, 1.0, 0.4, 0.3]), jnp.asarray([40.0, 7.0, 1e5, 5.0, 9.0, 0.0, 10.0])
     budget = jnp.asarray([3.0, 5.0, 12.0, 2.0, 4.0, 1.0, 0.0])
-    slope = jax.jit(jax.vmap(jax.grad(bound, argnums=(0, 2))), compiler_options=QUICK_COMPILE)
+    slope = quick_jit(jax.vmap(jax.grad(bound, argnums=(0, 2))))
     by_mean, by_budget = (np.asarray(s, np.float64) for s in slope(mean, count, budget))
     assert np.all(np.isfinite(by_mean)) and np.all(np.isfinite(by_budget[:-1]))
     assert by_mean[-1] == 1

@@ -167,3 +167,26 @@ def test_the_observed_newcomer_is_the_query_of_the_last_round():
         explored = log["arrives"][:-1] & (log["metrics"]["services"][1:] == 1)
         np.testing.assert_array_equal(log["query"][1:][explored], np.arange(1, 100)[explored])
         assert FREE not in log["query"][1:][explored]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_the_shared_form_on_kronecker_features_learns_what_the_disjoint_one_does(size):
+    with float64_mode():
+        instance = queueing.synthetic(3, 2, 0.6, 0.0, size, per_seed=False, seed=1)
+        for estimator in ("mle", "one_pass"):
+            # Without width the two choose alike, so that they see the same history.
+            options = {"estimator": estimator, "index": "ucb", "scale": 0.0}
+            runs = [record(instance, queueing.acqb(parameters=p, **options), 50) for p in ("shared", "disjoint")]
+            np.testing.assert_array_equal(runs[0]["query"], runs[1]["query"])
+            np.testing.assert_allclose(runs[0]["theta"].reshape(50, 3, 2), runs[1]["theta"], atol=1e-9)
+
+
+def test_the_shared_form_learns_a_shared_parameter():
+    with float64_mode():
+        rng = np.random.default_rng(0)
+        features, theta = rng.uniform(-1, 1, (4, 3, 5)), np.array([0.9, -0.7, 0.8])
+        instance = queueing.shared(features, theta, 0.5, 0.0)
+        np.testing.assert_allclose(instance.theta, np.einsum("nDd,D->nd", features, theta))
+        for index in ("thompson", "ucb"):
+            log = record(instance, queueing.acqb(parameters="shared", index=index, estimator="one_pass"), 400)
+            assert np.max(np.abs(log["theta"][-1] - theta)) < 0.5

@@ -5,7 +5,7 @@ from jaxcascade.cascade.instance import Instance, discrete, from_arrays, make_in
 from jaxcascade.cascade.oracle import play, population, reservation_indices
 from jaxcascade.cascade.policies import best_single, cheapest, frugal_gpt, lin_ucb, open_all, random_box
 from jaxcascade.cascade.table import from_table
-from jaxcascade.cascade.weitzman import Solver, dow, online_plugin, oracle, static_plugin
+from jaxcascade.cascade.weitzman import Solver, dow, online_plugin, oracle, probe_contexts, static_plugin
 from jaxcascade.core import System, register_system
 
 _POLICIES = (
@@ -76,6 +76,7 @@ __all__ = [
     "oracle",
     "play",
     "population",
+    "probe_contexts",
     "random_box",
     "reservation_indices",
     "static_plugin",

@@ -30,56 +30,48 @@ class History(NamedTuple):
 
     Attributes:
       psi: ``[N, m]`` contexts, stored once for all boxes.
-      record: ``[N, 2 A + 1 + (A or A d)]`` per row: costs, opened, reward, then values (if they are known)
-        or the features of every opened output.
-      deployed: ``[N, d]`` features of the deployed output, or ``[N, 0]`` if values are known.
+      cost: ``[N, A]`` costs of opened boxes.
+      opened: ``[N, A]`` 1 where a box was opened, else 0.
+      output: ``[N, A]`` values of opened outputs if they are known, else ``[N, A d]`` their features.
+      deployed: ``[N, d]`` features of the deployed output; ``[N, 0]`` if values are known.
+      reward: ``[N]`` its reward.
 
-    With unknown rewards a row takes ``m + 2 A + 1 + A d + d`` numbers: 604 bytes in float32 at dx = 100, A = 3,
+    With unknown rewards a row takes ``m + 2 A + A d + d + 1`` numbers: 604 bytes in float32 at dx = 100, A = 3,
     d = 10, which is 18 MB a seed at T = 30,000. Contexts are stored, not drawn again: a pass over them is bound
     by memory, and drawing a context costs more than reading it.
     """
 
     psi: jax.Array
-    record: jax.Array
+    cost: jax.Array
+    opened: jax.Array
+    output: jax.Array
     deployed: jax.Array
+    reward: jax.Array
 
 
 def empty_history(rows: int, size: int, boxes: int, features: int, known: bool, dtype) -> History:
     """A history for ``rows`` periods."""
     rows = padded_rows(rows)
-    width = 2 * boxes + 1 + (boxes if known else boxes * features)
-    shapes = (rows, size), (rows, width), (rows, 0 if known else features)
-    return History(*(jnp.zeros(shape, dtype) for shape in shapes))
+    widths = (size, boxes, boxes, boxes if known else boxes * features, 0 if known else features)
+    return History(*(jnp.zeros((rows, width), dtype) for width in widths), jnp.zeros((rows,), dtype))
 
 
 def remember(history: History, row: jax.Array, psi: jax.Array, feedback: Feedback) -> History:
     """The history with a period written to ``row``."""
-    known = history.deployed.shape[1] == 0
-    parts = [feedback.cost, feedback.opened.astype(psi.dtype), jnp.sum(feedback.reward, keepdims=True)]
-    parts.append(feedback.value if known else feedback.features.ravel())
-    new = (psi, jnp.concatenate(parts), deployed_features(feedback)[: history.deployed.shape[1]])
-    return History(*(lax.dynamic_update_slice(a, b[None], (row, 0)) for a, b in zip(history, new, strict=True)))
+    new = History(
+        psi,
+        feedback.cost,
+        feedback.opened.astype(psi.dtype),
+        feedback.features.ravel() if feedback.value is None else feedback.value,
+        deployed_features(feedback)[: history.deployed.shape[1]],
+        jnp.sum(feedback.reward),
+    )
+    return jax.tree.map(lambda buffer, entry: lax.dynamic_update_index_in_dim(buffer, entry, row, 0), history, new)
 
 
 def deployed_features(feedback: Feedback) -> jax.Array:
     """Features ``[d]`` of the deployed output."""
     return jnp.sum(jnp.where(feedback.deployed[:, None], feedback.features, 0), axis=0)
-
-
-class Columns(NamedTuple):
-    """Views of a history's record: ``cost [N, A]``, ``opened [N, A]``, ``reward [N]``, ``rest [N, ...]``."""
-
-    cost: jax.Array
-    opened: jax.Array
-    reward: jax.Array
-    rest: jax.Array
-
-
-def columns(record: jax.Array, boxes: int) -> Columns:
-    """The columns of ``record``."""
-    return Columns(
-        record[..., :boxes], record[..., boxes : 2 * boxes], record[..., 2 * boxes], record[..., 2 * boxes + 1 :]
-    )
 
 
 @lru_cache

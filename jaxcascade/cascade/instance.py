@@ -213,9 +213,7 @@ def _length(array):
     return array.shape[-1] if array.ndim else 0
 
 
-def make_instance(
-    alpha, Q, D, theta, c0, c1, beta0, beta1, *, output_law: str = "truncated_gaussian"
-) -> Instance:
+def make_instance(alpha, Q, D, theta, c0, c1, beta0, beta1, *, output_law: str = "truncated_gaussian") -> Instance:
     """An instance of the synthetic family from its arrays, checked if they are concrete.
 
     Args:
@@ -319,9 +317,7 @@ def _direction(key, shape, norm):
     return norm * draws / jnp.linalg.norm(draws, axis=-1, keepdims=True)
 
 
-def discrete(
-    value, cost, probability=None, *, context=None, context_probability=None, features=None
-) -> Instance:
+def discrete(value, cost, probability=None, *, context=None, context_probability=None, features=None) -> Instance:
     """Finitely many outputs per box with given values, costs and probabilities.
 
     Args:

@@ -207,9 +207,7 @@ class FrugalState(NamedTuple):
     threshold: jax.Array
 
 
-def frugal_gpt(
-    calibration: int = 100, deploy: str = "stopped", ridge: float = 1.0, most_stages: int = 3
-) -> Policy:
+def frugal_gpt(calibration: int = 100, deploy: str = "stopped", ridge: float = 1.0, most_stages: int = 3) -> Policy:
     """FrugalGPT: a fixed order of boxes with a score threshold at each stage, tuned on calibration periods.
 
     All boxes are opened in every calibration period. A logistic scorer is fitted to all their rewards; of all
@@ -240,9 +238,7 @@ def _frugal_gpt(calibration, stopped, most_stages):
     def setup(params, view, horizon):
         boxes, _, d = view.sizes
         zeros = jnp.zeros((calibration, boxes))
-        blank = FrugalState(
-            jnp.zeros((calibration, boxes, d)), zeros, zeros, jnp.zeros((d,)), zeros[0], zeros[0]
-        )
+        blank = FrugalState(jnp.zeros((calibration, boxes, d)), zeros, zeros, jnp.zeros((d,)), zeros[0], zeros[0])
         return params, blank
 
     def act(model, state, key, t, observation):
@@ -265,7 +261,7 @@ def _frugal_gpt(calibration, stopped, most_stages):
 
 def _tune(features, reward, cost, ridge, stopped, most_stages):
     """Scorer, order and thresholds of the best cascade on the calibration data."""
-    rounds, boxes, d = features.shape
+    boxes, d = features.shape[1:]
     flat = features.reshape(-1, d)
     scorer = fit_logistic(flat, reward.ravel(), ridge, jnp.zeros((d,), flat.dtype), newton_steps=8)
     score = jax.nn.sigmoid(features @ scorer)

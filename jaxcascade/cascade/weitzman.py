@@ -11,7 +11,6 @@ from jax.tree_util import Partial
 from jaxcascade.cascade.environment import Action
 from jaxcascade.cascade.history import (
     History,
-    columns,
     deployed_features,
     empty_history,
     index_features,
@@ -37,12 +36,13 @@ class Solver(NamedTuple):
       index_steps: Newton steps of the indices.
       cg_steps: conjugate gradient steps in each, one pass over the history apiece.
       reward_steps: Newton steps of the reward parameter.
-      halvings: most halvings of a Newton step that is too long, together one more pass for each step.
+      halvings: most halvings of a Newton step that is too long, tried in round 0 and up to ``refit_until``;
+        later refits start so near that full steps are right.
       first_steps: Newton steps of both in round 0, a cold start from the calibration periods.
     """
 
     index_steps: int = 1
-    cg_steps: int = 4
+    cg_steps: int = 3
     reward_steps: int = 2
     halvings: int = 2
     first_steps: int = 8
@@ -161,9 +161,7 @@ def number(name: str, value: float, least: float, strict: bool = False) -> float
     return float(value)
 
 
-def _learner(
-    known, calibration, widths, estimator, refit_until, refit_growth, index_ridge, value_ridge, solver
-):
+def _learner(known, calibration, widths, estimator, refit_until, refit_growth, index_ridge, value_ridge, solver):
     if not isinstance(known, bool):
         raise ValueError(f"known_reward: expected true or false, got {known!r}")
     choose("estimator", estimator, dict.fromkeys(_ESTIMATORS))
@@ -185,17 +183,19 @@ def _learner(
 
 
 class Model(NamedTuple):
-    """What a learner knows before the first period: its hyper-parameters, and zeros ``[N, m]`` as its memory.
+    """What a learner knows before the first period.
 
     Attributes:
       params: name -> number.
-      blank: an empty history, or () for a learner without one.
       start: the state's arrays before the first period.
+      blank: an empty history, or () for a learner without one.
+      probe: ``[256, dx]`` contexts at which indices are recorded.
     """
 
     params: dict
     start: "Estimates"
     blank: History | tuple
+    probe: jax.Array
 
 
 class Estimates(NamedTuple):
@@ -278,6 +278,18 @@ def _act(known, calibration, optimistic):
     return act
 
 
+def probe_contexts(size: int, count: int = 256) -> jax.Array:
+    """Contexts ``[count, size]`` at which a learner's indices are recorded, uniform on ``[-1, 1]``, always the same."""
+    return jax.random.uniform(jax.random.key(24), (count, size), minval=-1, maxval=1)
+
+
+def _inspect(model, state, t):
+    """Estimated indices ``[256, A]`` at ``probe_contexts``, without the optimism."""
+    size, context = state.estimates.index.shape[1], model.probe
+    psi = jax.vmap(lambda x: index_features(x, size))(context)
+    return {"index": jnp.tanh(psi @ state.estimates.index.T)}
+
+
 def _update_designs(estimates, psi, feedback, known):
     opened = feedback.opened.astype(psi.dtype)
     index_inverse = rank_one_inverse(estimates.index_inverse, estimates.image, psi, opened)
@@ -298,10 +310,8 @@ def _refitting(known, calibration, optimistic, until, growth, solver):
         sizes = view.sizes
         rows = calibration + (0 if once else int(horizon))
         start = _start(params, sizes)
-        blank = empty_history(
-            rows, start.index.shape[1], sizes.boxes, sizes.features, known, start.index.dtype
-        )
-        return Model(params, start, blank)
+        blank = empty_history(rows, start.index.shape[1], sizes.boxes, sizes.features, known, start.index.dtype)
+        return Model(params, start, blank, probe_contexts(sizes.context))
 
     def init(model):
         return LearnerState(model.start, model.blank)
@@ -311,26 +321,25 @@ def _refitting(known, calibration, optimistic, until, growth, solver):
 
     def refit(params, estimates, history, t):
         count = t + calibration
-        boxes = estimates.index.shape[0]
-        theta, data = estimates.reward, columns(history.record, boxes)
-        if known:
-            value = data.rest
-        else:
+        theta, value = estimates.reward, history.output
+        damped = t <= until
+        if not known:
             theta = fit_logistic(
                 history.deployed,
-                data.reward,
+                history.reward,
                 params["value_ridge"],
                 theta,
                 count=count,
                 newton_steps=steps(t, solver.reward_steps),
                 halvings=solver.halvings,
+                damped=damped,
             )
-            value = _values(data.rest, theta, boxes, count)
+            value = _values(history.output, theta, estimates.index.shape[0], count)
         index = fit_index(
             history.psi,
             value,
-            data.cost,
-            data.opened,
+            history.cost,
+            history.opened,
             params["index_ridge"],
             estimates.index,
             estimates.index_inverse,
@@ -338,6 +347,7 @@ def _refitting(known, calibration, optimistic, until, growth, solver):
             newton_steps=steps(t, solver.index_steps),
             cg_steps=solver.cg_steps,
             halvings=solver.halvings,
+            damped=damped,
         )
         return index, theta
 
@@ -372,6 +382,7 @@ def _refitting(known, calibration, optimistic, until, growth, solver):
         _act(known, calibration, optimistic),
         update,
         hidden=HIDDEN,
+        inspect=_inspect,
         calibration=calibration,
         static_horizon=not once,
     )
@@ -398,7 +409,7 @@ def _one_pass(known, calibration, optimistic, until, growth, solver):
     del until, growth, solver
 
     def setup(params, view, horizon):
-        return Model(params, _start(params, view.sizes), ())
+        return Model(params, _start(params, view.sizes), (), probe_contexts(view.sizes.context))
 
     def init(model):
         start = model.start
@@ -428,7 +439,13 @@ def _one_pass(known, calibration, optimistic, until, growth, solver):
         return LearnerState(estimates._replace(index=index, reward=theta), curvature)
 
     return Policy(
-        setup, init, _act(known, calibration, optimistic), update, hidden=HIDDEN, calibration=calibration
+        setup,
+        init,
+        _act(known, calibration, optimistic),
+        update,
+        hidden=HIDDEN,
+        inspect=_inspect,
+        calibration=calibration,
     )
 
 
@@ -455,4 +472,3 @@ def oracle() -> Policy:
         return state
 
     return Policy(setup, lambda model: Nothing(), act, update)
-

@@ -44,7 +44,7 @@ def oracle_table(instance: Instance, accuracy: jax.Array, rows: int) -> tuple[ja
 
     Row n serves the round after which n rounds are left; the last row is the fixed point and serves all
     earlier rounds. Column B is infinite: a full queue takes nobody. The audit's value is the largest
-    difference between the fixed point and the recursion where the table ends.
+    difference between the fixed point and the recursion where the exact rows end.
 
     Args:
       instance: the instance.
@@ -56,9 +56,8 @@ def oracle_table(instance: Instance, accuracy: jax.Array, rows: int) -> tuple[ja
     problem = admission_problem(instance, accuracy, instance.arrival[1:])
     capacity = instance.queue_capacity
     exact = marginal_cost_table(problem, rows, capacity)
-    start = backward_induction(problem, rows, capacity)
-    settled = marginal_cost(problem, bellman_fixed_point(problem, start).increments)
-    gap = jnp.max(jnp.abs(settled - marginal_cost(problem, start)))
+    settled = _settled_cost(problem, capacity)
+    gap = jnp.max(jnp.abs(settled - exact[-1]))
     table = jnp.concatenate([exact, settled[None]])
     full = jnp.full((rows + 1, 1), jnp.inf, table.dtype)
     return jnp.concatenate([table, full], axis=1), Audit(gap, gap_limit(instance))
@@ -110,6 +109,10 @@ def settled_threshold(instance: Instance) -> jax.Array:
     Source: arXiv 2610.15128, Section 5.
     """
     problem = admission_problem(instance, instance.accuracy, instance.arrival[1:])
-    start = drain_increments(problem.service, problem.cost_holding, instance.queue_capacity)
-    increments = bellman_fixed_point(problem, start.astype(jnp.result_type(*problem))).increments
-    return 1 - marginal_cost(problem, increments)[0] / instance.cost_error
+    return 1 - _settled_cost(problem, instance.queue_capacity)[0] / instance.cost_error
+
+
+def _settled_cost(problem, capacity):
+    """Marginal costs ``[B]`` infinitely far from the horizon."""
+    start = drain_increments(problem.service, problem.cost_holding, capacity).astype(jnp.result_type(*problem))
+    return marginal_cost(problem, bellman_fixed_point(problem, start).increments)

@@ -168,7 +168,9 @@ def fixed_queue_threshold(estimate_arrival: bool = False) -> Policy:
 @lru_cache
 def _fixed_thresholds(tune, estimate_arrival):
     def setup(params, view, horizon):
-        return view, tune(view, horizon)
+        levels = view.score.shape[-1]
+        arrival = jnp.full((levels,), 1 / levels, view.score.dtype) if estimate_arrival else view.arrival[1:]
+        return view, tune(view, arrival, horizon)
 
     def decide(model, key, t, observation):
         view, thresholds = model

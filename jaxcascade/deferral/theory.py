@@ -75,7 +75,8 @@ def gap_dependent_bound(instance: Instance, horizon: int) -> float:
 def worst_case_bound(instance: Instance, horizon: int) -> float:
     """Theorem 2: upper bound on KL-PBD's regret whatever the accuracies are.
 
-    ``K kappa phi + ce sum_j min(omega_j T, B + 2 sqrt(2 omega_j T phi)) + B ce (1 + 2 sum_j log(1 + omega_j T / phi))``.
+    ``K kappa phi + ce sum_j min(omega_j T, B + 2 sqrt(2 omega_j T phi))
+    + B ce (1 + 2 sum_j log(1 + omega_j T / phi))``.
 
     Source: arXiv 2610.15128, Theorem 2.
     """

@@ -47,32 +47,32 @@ def expected_cost(view, arrival: jax.Array, thresholds: jax.Array, horizon: jax.
     return lax.fori_loop(0, _HORIZON_BITS, bit, start)[0][0]
 
 
-def tune_confidence_thresholds(view, horizon: jax.Array) -> jax.Array:
+def tune_confidence_thresholds(view, arrival: jax.Array, horizon: jax.Array) -> jax.Array:
     """Queue thresholds ``[K]``, 0 or B, of the best rule "defer iff the score is below a cut".
 
     Args:
-      view: instance without accuracies; without arrivals, uniform ones are assumed.
+      view: instance, of which neither accuracies nor arrivals are read.
+      arrival: ``[K]`` level probabilities 1..K to tune for.
       horizon: ``[]`` int T.
 
     Source: arXiv 2610.15128, Appendix F (FCT).
     """
-    arrival = _arrival(view)
     cuts = jnp.append(jnp.sort(view.score), jnp.inf)
     rules = jnp.where(view.score < cuts[:, None], view.queue_capacity, 0)
     costs = jax.vmap(lambda rule: expected_cost(view, arrival, rule, horizon))(rules)
     return rules[_first_best(costs)]
 
 
-def tune_queue_thresholds(view, horizon: jax.Array) -> jax.Array:
+def tune_queue_thresholds(view, arrival: jax.Array, horizon: jax.Array) -> jax.Array:
     """Queue thresholds ``[K]`` that coordinate descent finds best; of equal costs the lower threshold.
 
     Args:
-      view: instance without accuracies; without arrivals, uniform ones are assumed.
+      view: instance, of which neither accuracies nor arrivals are read.
+      arrival: ``[K]`` level probabilities 1..K to tune for.
       horizon: ``[]`` int T.
 
     Source: arXiv 2610.15128, Appendix F (FQT).
     """
-    arrival = _arrival(view)
     levels, capacity = view.score.shape[-1], view.queue_capacity
 
     def cost(rule):
@@ -98,7 +98,7 @@ def tune_queue_thresholds(view, horizon: jax.Array) -> jax.Array:
         nobody,
         nobody + capacity,
         _planned_thresholds(view, arrival),
-        tune_confidence_thresholds(view, horizon).astype(jnp.int32),
+        tune_confidence_thresholds(view, arrival, horizon).astype(jnp.int32),
     ]
     rules = jnp.stack([descend(start) for start in starts])
     return rules[_first_best(jax.vmap(cost)(rules))]
@@ -116,8 +116,3 @@ def _first_best(costs):
     """The first index whose cost is the least up to rounding."""
     slack = jnp.maximum(1e-12, 4 * jnp.finfo(costs.dtype).eps) * jnp.max(jnp.abs(costs))
     return jnp.argmax(costs <= jnp.min(costs) + slack)
-
-
-def _arrival(view):
-    levels = view.score.shape[-1]
-    return jnp.full((levels,), 1 / levels, view.score.dtype) if view.arrival is None else view.arrival[1:]

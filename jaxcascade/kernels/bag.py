@@ -59,9 +59,7 @@ def bag_serve(bag: Bag, here: jax.Array, leaves: jax.Array) -> Bag:
       here: ``[capacity]`` bool, from ``bag_find``.
       leaves: ``[]`` bool.
     """
-    return bag._replace(
-        arrived=jnp.where(here & leaves, FREE, bag.arrived), served=bag.served + here.astype(jnp.int32)
-    )
+    return bag._replace(arrived=jnp.where(here & leaves, FREE, bag.arrived), served=bag.served + here.astype(jnp.int32))
 
 
 def bag_add(bag: Bag, record: Any, arrived: jax.Array, enabled: jax.Array) -> Bag:

@@ -42,7 +42,5 @@ def refine_inverse(matrix: jax.Array, inverse: jax.Array, steps: int = 2) -> jax
     """
     twice = 2 * jnp.eye(matrix.shape[-1], dtype=matrix.dtype)
     for _ in range(steps):
-        inverse = jnp.matmul(
-            inverse, twice - jnp.matmul(matrix, inverse, precision="highest"), precision="highest"
-        )
+        inverse = jnp.matmul(inverse, twice - jnp.matmul(matrix, inverse, precision="highest"), precision="highest")
     return (inverse + jnp.swapaxes(inverse, -1, -2)) / 2

@@ -50,6 +50,7 @@ def fit_index(
     newton_steps: jax.Array | int = 2,
     cg_steps: int = 4,
     halvings: int = 0,
+    damped: jax.Array | bool = True,
     block: int = BLOCK_ROWS,
 ) -> jax.Array:
     """Index coefficients ``rho [A, m]`` of all boxes: least ``sum of index_loss + ridge/2 |rho|^2`` per box.
@@ -70,6 +71,7 @@ def fit_index(
       newton_steps: Newton steps; may be traced, under vmap not batched.
       cg_steps: conjugate gradient steps in each, static.
       halvings: most halvings of a Newton step (each box for itself), static; 0 takes full steps.
+      damped: ``[]`` False takes full steps all the same; may be traced, under vmap not batched.
       block: rows per block, static.
 
     Source: arXiv 2606.07392, Section 4 (GMM estimator of the index coefficients).
@@ -115,7 +117,9 @@ def fit_index(
         step = lax.fori_loop(0, cg_steps, conjugate, state)[0]
         if not halvings:
             return rho - step
+        return lax.cond(damped, cut, lambda rho, step: rho - step, rho, step)
 
+    def cut(rho, step):
         def losses(carry, rows, row):
             x, v, c, o = rows
             here, change = x @ rho.T, x @ step.T
@@ -123,8 +127,7 @@ def fit_index(
             return carry + jnp.sum(o * index_loss(points, v, c), axis=1)
 
         points = rho - scales[:, None, None] * step
-        start = ridge / 2 * jnp.sum(points**2, axis=-1)
-        loss = fold_rows(losses, start, (psi, value, cost, opened), count, block)
+        loss = fold_rows(losses, ridge / 2 * jnp.sum(points**2, axis=-1), (psi, value, cost, opened), count, block)
         return jnp.take_along_axis(points, jnp.argmin(loss, axis=0)[None, :, None], axis=0)[0]
 
     return lax.fori_loop(0, newton_steps, newton, start)

@@ -22,6 +22,7 @@ def fit_logistic(
     count: jax.Array | int | None = None,
     newton_steps: jax.Array | int = 8,
     halvings: int = 6,
+    damped: jax.Array | bool = True,
     block: int = BLOCK_ROWS,
 ) -> jax.Array:
     """Ridge logistic maximum likelihood ``theta [d]``: least ``sum(logistic_loss) + ridge/2 |theta|^2``.
@@ -36,7 +37,8 @@ def fit_logistic(
       start: ``[d]`` where to start.
       count: ``[]`` int, only the first so many rows are read (N must then be a multiple of ``block``).
       newton_steps: number of Newton steps; may be traced, under vmap not batched.
-      halvings: most halvings of a step, static; 0 takes full steps and saves a pass.
+      halvings: most halvings of a step, at the price of one more pass, static.
+      damped: ``[]`` False takes full steps all the same; may be traced, under vmap not batched.
       block: rows per block when ``count`` is given, static.
 
     Source: arXiv 2606.07392, equation (18).
@@ -59,7 +61,9 @@ def fit_logistic(
         step = solve_positive(curvature, slope)
         if not halvings:
             return theta - step
+        return lax.cond(damped, cut, lambda theta, step: theta - step, theta, step)
 
+    def cut(theta, step):
         def losses(carry, rows, row):
             x, r = rows
             here, change = x @ theta, x @ step

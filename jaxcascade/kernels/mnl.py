@@ -1,4 +1,4 @@
-"""The multinomial-logit choice model with an outside option: probabilities, best assortments, likelihood, estimators."""
+"""The multinomial-logit choice model with an outside option: probabilities, assortments, likelihood, estimators."""
 
 from typing import NamedTuple
 
@@ -143,7 +143,8 @@ def logistic_newton(
     zero = jnp.zeros((), jnp.int32)
 
     def read(number):
-        return lax.dynamic_slice(signed, (index, number * block, zero), (1, block, dim))[0]
+        start = (jnp.asarray(index, jnp.int32), jnp.asarray(number * block, jnp.int32), zero)
+        return lax.dynamic_slice(signed, start, (1, block, dim))[0]
 
     def dense_step(_, theta):
         def add(number, total):
@@ -219,7 +220,7 @@ def mnl_newton(
     unknowns = number * dim
 
     def read(position, theta):
-        start = (position * block, zero)
+        start = (jnp.asarray(position * block, jnp.int32), zero)
         x = lax.dynamic_slice(history.context, start, (block, dim))
         code = lax.dynamic_slice(history.code, start, (block, number))
         probability, _ = mnl_probabilities(x @ theta.T, code > 0)

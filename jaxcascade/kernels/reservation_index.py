@@ -22,7 +22,7 @@ def reservation_index(
 
     Source: Weitzman (1979); arXiv 2606.07392, Section 3.
     """
-    value = jnp.asarray(value)
+    value = jnp.asarray(value, jnp.result_type(value, 0.0))
     count = value.shape[-1]
     if probability is None:
         probability = jnp.full((count,), 1 / count, value.dtype)

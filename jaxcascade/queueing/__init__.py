@@ -16,6 +16,7 @@ from jaxcascade.queueing.instance import (
 from jaxcascade.queueing.oracle import best_departure_rate, optimal_assortment
 from jaxcascade.queueing.policies import optimal, q_ths, q_ucb, rand, rand_rout
 
+_LABELLED_LLMS = 16
 _POLICIES = (acqb, cqb_eps, q_ucb, q_ths, rand, rand_rout, optimal)
 
 SYSTEM = register_system(
@@ -51,6 +52,7 @@ SYSTEM = register_system(
             "throughput": "departures per round",
             "retrials_per_departure": "retrials per departed query",
             "sojourn_mean": "mean sojourn (rounds)",
+            **{f"offers_{j}": f"rounds that offered LLM {j}" for j in range(1, _LABELLED_LLMS + 1)},
         },
     )
 )

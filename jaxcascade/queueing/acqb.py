@@ -14,7 +14,6 @@ from jaxcascade.queueing.choices import anyone, draw, pick_rule
 from jaxcascade.queueing.environment import Action
 from jaxcascade.queueing.instance import HIDDEN
 from jaxcascade.queueing.learning import (
-    Beliefs,
     Sizes,
     history_rows,
     learn,
@@ -23,15 +22,26 @@ from jaxcascade.queueing.learning import (
     sampled_utility,
     upper_utility,
 )
+from jaxcascade.queueing.shared_learning import (
+    kronecker_features,
+    learn_shared,
+    no_shared_beliefs,
+    sampled_shared_utility,
+    shared_radius,
+    theta_of_each,
+    upper_shared_utility,
+)
 
 _ESTIMATORS = ("mle", "one_pass")
 _INDICES = ("thompson", "ucb")
+_PARAMETERS = ("disjoint", "shared")
 
 
 class Model(NamedTuple):
-    """What all seeds share: the static ``sizes`` and the hyper-parameters by name."""
+    """What all seeds share: the static ``sizes``, ``features [N, D, d]`` or None, and hyper-parameters by name."""
 
     sizes: Any
+    features: jax.Array | None
     params: dict[str, jax.Array]
 
 
@@ -49,6 +59,7 @@ def acqb(
     estimator: str = "mle",
     scale: float = 0.1,
     index: str = "thompson",
+    parameters: str = "disjoint",
     exploration_rate: float = 1.0,
     regularisation: float = 1.0,
 ) -> Policy:
@@ -66,6 +77,8 @@ def acqb(
         without a history. Static.
       scale: scale of the confidence width, times the paper's kappa.
       index: "thompson", or "ucb" for upper confidence bounds instead of samples. Static.
+      parameters: "disjoint", a theta per LLM, or "shared", one theta on the instance's ``features`` (without
+        any, on ``e_j (x) x``, which is the disjoint model with one confidence width). Static.
       exploration_rate: c1.
       regularisation: lambda0 > 0.
 
@@ -79,6 +92,7 @@ def acqb(
         pick_rule("exploration", exploration, ("on_arrival",)),
         _one_pass(estimator),
         _ucb(index),
+        _shared(parameters),
     )
     return policy._replace(
         params={
@@ -90,7 +104,7 @@ def acqb(
 
 
 @lru_cache
-def _acqb(pick, explore_with, one_pass, ucb):
+def _acqb(pick, explore_with, one_pass, ucb, shared):
     def explore(model, t, observation, draws):
         # At t = 1 nothing waits.
         rate = jnp.minimum(1, model.params["exploration_rate"] / jnp.sqrt(jnp.maximum(t - 1, 1).astype(float)))
@@ -98,7 +112,7 @@ def _acqb(pick, explore_with, one_pass, ucb):
             return (draws.explore < rate) & (observation.newcomer != FREE), observation.newcomer
         return draws.explore < rate, explore_with(observation, draws.word)
 
-    return _learner(explore, pick, one_pass, ucb)
+    return _learner(explore, pick, one_pass, ucb, shared)
 
 
 def cqb_eps(
@@ -106,6 +120,7 @@ def cqb_eps(
     estimator: str = "mle",
     scale: float = 0.1,
     index: str = "thompson",
+    parameters: str = "disjoint",
     regularisation: float = 1.0,
 ) -> Policy:
     """CQB-eps: pure exploration for ``pure_rounds`` rounds, then Thompson sampling with some exploration.
@@ -118,6 +133,7 @@ def cqb_eps(
       estimator: as in ``acqb``, static.
       scale: as in ``acqb``.
       index: as in ``acqb``, static.
+      parameters: as in ``acqb``, static.
       regularisation: as in ``acqb``.
 
     Raises:
@@ -127,7 +143,7 @@ def cqb_eps(
     """
     if pure_rounds is not None:
         pure_rounds = int(_number("pure_rounds", pure_rounds, 0))
-    policy = _cqb_eps(pure_rounds is None, _one_pass(estimator), _ucb(index))
+    policy = _cqb_eps(pure_rounds is None, _one_pass(estimator), _ucb(index), _shared(parameters))
     return policy._replace(
         params={
             "scale": _number("scale", scale, 0),
@@ -138,7 +154,7 @@ def cqb_eps(
 
 
 @lru_cache
-def _cqb_eps(from_horizon, one_pass, ucb):
+def _cqb_eps(from_horizon, one_pass, ucb, shared):
     def explore(model, t, observation, draws):
         horizon = model.params["horizon"]
         # The rounded root of a perfect square must not be taken up.
@@ -148,31 +164,47 @@ def _cqb_eps(from_horizon, one_pass, ucb):
         query = jnp.where(fresh, observation.newcomer, anyone(observation, draws.word))
         return pure | (fresh & (draws.explore < 1 / jnp.sqrt(horizon.astype(float)))), query
 
-    return _learner(explore, None, one_pass, ucb)
+    return _learner(explore, None, one_pass, ucb, shared)
 
 
-def _learner(explore, pick, one_pass, ucb):
+def _learner(explore, pick, one_pass, ucb, shared):
     """A policy that explores as ``explore`` says and otherwise serves by its beliefs, or the query of ``pick``."""
 
     def setup(params, view, horizon):
         capacity = 0 if one_pass else history_rows(horizon)
         sizes = Sizes(view.num_llms, view.dim, view.assortment_size, capacity)
-        return Model(_Static(sizes), dict(params) | {"horizon": jnp.asarray(horizon, jnp.int32)})
+        features = None
+        if shared:
+            given = view.features.shape[-3] > 0
+            features = view.features if given else kronecker_features(view.num_llms, view.dim)
+        return Model(_Static(sizes), features, dict(params) | {"horizon": jnp.asarray(horizon, jnp.int32)})
 
     def init(model):
-        return no_beliefs(model.sizes.value, model.params["regularisation"])
+        sizes, regularisation = model.sizes.value, model.params["regularisation"]
+        return no_shared_beliefs(sizes, model.features, regularisation) if shared else no_beliefs(sizes, regularisation)
 
-    def act(model, beliefs, key, t, observation):
+    def utilities(model, beliefs, key, context):
+        """The draws of the round and the optimistic utilities ``[slots, N]``."""
         sizes, params = model.sizes.value, model.params
         samples = 0 if ucb else num_samples(sizes.assortment_size)
+        if shared:
+            length = model.features.shape[1]
+            draws = draw(key, sizes.num_llms, (samples, length))
+            width = shared_radius(sizes, length, params["regularisation"], params["scale"], beliefs.count)
+            if ucb:
+                return draws, upper_shared_utility(beliefs, model.features, width, context)
+            return draws, sampled_shared_utility(beliefs, model.features, width, draws.normal, context)
         draws = draw(key, sizes.num_llms, (samples, sizes.num_llms, sizes.dim))
         width = radius(sizes, params["regularisation"], params["scale"], beliefs.count)
         if ucb:
-            utility = upper_utility(beliefs, width, observation.context)
-        else:
-            utility = sampled_utility(beliefs, width, draws.normal, observation.context)
+            return draws, upper_utility(beliefs, width, context)
+        return draws, sampled_utility(beliefs, width, draws.normal, context)
+
+    def act(model, beliefs, key, t, observation):
+        size = model.sizes.value.assortment_size
+        draws, utility = utilities(model, beliefs, key, observation.context)
         if pick is None:
-            score = best_log_weight(utility, sizes.assortment_size)
+            score = best_log_weight(utility, size)
             query = first_of(observation.arrived, observation.arrived != FREE, score)
         else:
             query = pick(observation, draws.word)
@@ -181,12 +213,17 @@ def _learner(explore, pick, one_pass, ucb):
         # The K largest of uniform numbers are a random assortment.
         value = jnp.where(explores, draws.servers, here @ utility)
         query = jnp.where(explores, other, query)
-        return Action(query, best_assortment(value, sizes.assortment_size)), beliefs
+        return Action(query, best_assortment(value, size)), beliefs
 
     def update(model, beliefs, t, observation, action, feedback):
-        return learn(model.sizes.value, model.params["regularisation"], beliefs, t, feedback)
+        sizes, regularisation = model.sizes.value, model.params["regularisation"]
+        if shared:
+            return learn_shared(sizes, model.features, regularisation, beliefs, t, feedback)
+        return learn(sizes, regularisation, beliefs, t, feedback)
 
-    def inspect(model, beliefs: Beliefs, t):
+    def inspect(model, beliefs, t):
+        if shared:
+            return {"theta": theta_of_each(beliefs, model.features), "services": beliefs.count}
         return {"theta": beliefs.theta, "offers": beliefs.count}
 
     return Policy(setup, init, act, update, hidden=HIDDEN, inspect=inspect, static_horizon=not one_pass)
@@ -212,6 +249,10 @@ def _one_pass(name):
 
 def _ucb(name):
     return choose("index", name, {n: n == "ucb" for n in _INDICES})
+
+
+def _shared(name):
+    return choose("parameters", name, {n: n == "shared" for n in _PARAMETERS})
 
 
 def _number(name, value, least):

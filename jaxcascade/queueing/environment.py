@@ -214,7 +214,14 @@ def _make(num_llms, num_steps, slots, oracle_slots, attempts):
 
     metrics = METRICS + tuple((f"offers_{j + 1}", SUM) for j in range(num_llms))
     return Environment(
-        lambda instance, horizon: Model(instance), _noise, init, _observe, step, metrics, overflowed=_overflowed, grow=_grow
+        lambda instance, horizon: Model(instance),
+        _noise,
+        init,
+        _observe,
+        step,
+        metrics,
+        overflowed=_overflowed,
+        grow=_grow,
     )
 
 
@@ -335,7 +342,8 @@ def _next_block(instance, attempts, theta, starved, key, t):
         tried = draw_batch(batch)
         rate = best_departure_rate(tried @ rows_of.T, size)
         count = found + jnp.cumsum(rate >= instance.arrival_rate + instance.slackness, dtype=jnp.int32)
-        where = jnp.minimum(jnp.searchsorted(count, wanted), tried.shape[0] - 1)
+        # The position of the k-th accepted one is the number of positions before it.
+        where = jnp.minimum(jnp.sum(count < wanted[:, None], axis=1), tried.shape[0] - 1)
         new = (wanted > found) & (wanted <= count[-1])
         return batch + 1, count[-1], jnp.where(new[:, None], tried[where], context)
 

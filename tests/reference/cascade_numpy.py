@@ -7,7 +7,7 @@ package.
 
 import itertools
 import math
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 
@@ -54,7 +54,7 @@ def best_adaptive_value(boxes):
       boxes: list of (probabilities, values, costs), one triple of lists per box.
     """
 
-    @lru_cache(maxsize=None)
+    @cache
     def value(closed, best):
         options = [] if best is None else [best]
         for box in closed:
@@ -193,7 +193,8 @@ class Weitzman:
             self.refit()
 
     def refit(self):
-        self.theta = fit_reward([f for f, _ in self.rewards], [r for _, r in self.rewards], self.ridge_value, self.theta)
+        features, rewards = ([row[i] for row in self.rewards] for i in (0, 1))
+        self.theta = fit_reward(features, rewards, self.ridge_value, self.theta)
         for a, log in enumerate(self.log):
             means = [m if self.known else sigmoid(f @ self.theta) for _, f, m, _ in log]
             self.rho[a] = fit_index([p for p, *_ in log], means, [c for *_, c in log], self.ridge_index, self.rho[a])

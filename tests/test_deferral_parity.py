@@ -1,0 +1,267 @@
+"""Every policy of the deferral system, in its environment, step by step against the loop-based reference."""
+
+import dataclasses
+from functools import lru_cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxcascade import deferral
+from jaxcascade.deferral.environment import Noise
+from jaxcascade.simulate import seed_keys, simulate
+from tests.conftest import quick_jit
+from tests.deferral_runs import draw_noise, play
+from tests.reference import deferral_numpy as reference
+
+TIE = 1e-9
+
+# name -> (policy, the reference's name and options)
+RULES = {name: (make(), name, {}) for name, make in deferral.SYSTEM.policies.items()} | {
+    "kl_pbd, arrival": (deferral.kl_pbd(estimate_arrival=True), "kl_pbd", {"estimate_arrival": True}),
+    "kl_pbd, service": (deferral.kl_pbd(estimate_service=True), "kl_pbd", {"estimate_service": True}),
+    "kl_pbd, both": (
+        deferral.kl_pbd(estimate_arrival=True, estimate_service=True),
+        "kl_pbd",
+        {"estimate_arrival": True, "estimate_service": True},
+    ),
+    "kl_pbd, every 7": (deferral.kl_pbd(resolve_every=7), "kl_pbd", {"resolve_every": 7}),
+    "kl_pbd_plus, both, every 3": (
+        deferral.kl_pbd_plus(estimate_arrival=True, estimate_service=True, resolve_every=3),
+        "kl_pbd_plus",
+        {"estimate_arrival": True, "estimate_service": True, "resolve_every": 3},
+    ),
+    "greedy_bellman, arrival": (
+        deferral.greedy_bellman(estimate_arrival=True, resolve_every=2),
+        "greedy_bellman",
+        {"estimate_arrival": True, "resolve_every": 2},
+    ),
+    "naive_bellman, arrival": (
+        deferral.naive_bellman(estimate_arrival=True),
+        "naive_bellman",
+        {"estimate_arrival": True},
+    ),
+    "naive_bellman, both": (
+        deferral.naive_bellman(estimate_arrival=True, estimate_service=True),
+        "naive_bellman",
+        {"estimate_arrival": True, "estimate_service": True},
+    ),
+    "fixed_confidence_threshold, arrival": (
+        deferral.fixed_confidence_threshold(estimate_arrival=True),
+        "fixed_confidence_threshold",
+        {"estimate_arrival": True},
+    ),
+    "fixed_queue_threshold, arrival": (
+        deferral.fixed_queue_threshold(estimate_arrival=True),
+        "fixed_queue_threshold",
+        {"estimate_arrival": True},
+    ),
+    "random, .3": (deferral.random(0.3), "random", {"probability": 0.3}),
+}
+
+
+# accuracy, arrival, service, cost_error, cost_expert, cost_holding, score: odd costs, so that no decision is a tie.
+WORLDS = {
+    "two point": ((0.61, 0.43, 0.57, 0.38), (0, 0.25, 0.25, 0.25, 0.25), (0, 1), 1, 0.4917, 0, (0.1, 0.4, 0.65, 0.9)),
+    "monotone": (
+        (0.12, 0.41, 0.66, 0.93),
+        (0, 0.11, 0.19, 0.29, 0.41),
+        (0.5, 0.5),
+        2,
+        0.2531,
+        0.0973,
+        (0, 0.3, 0.7, 1),
+    ),
+    "quiet": (
+        (0.55, 0.81, 0.22, 0.68),
+        (0.4, 0.15, 0.15, 0.15, 0.15),
+        (0.8, 0.2),
+        1,
+        0.1129,
+        0.0057,
+        (0.6, 0.8, 0.4, 0.7),
+    ),
+    "several": (
+        (0.33, 0.52, 0.71, 0.9),
+        (0.17, 0.2, 0.23, 0.3, 0.1),
+        (0.35, 0.3, 0.25, 0.1),
+        1.3,
+        0.2377,
+        0.0613,
+        (0.5, 0.2, 0.95, 0.7),
+    ),
+}
+# Worlds that run in one program: queue capacity, most served in a round, names.
+GROUPS = {
+    "several servers": (8, 3, ("two point", "monotone", "quiet", "several")),
+    "no queue": (1, 1, ("two point", "monotone", "quiet")),
+    "one server": (8, 1, ("two point", "monotone", "quiet")),
+    "long queue": (20, 3, ("monotone", "several")),
+}
+RUNS = [
+    *(("several servers", rule) for rule in [*deferral.SYSTEM.policies, "kl_pbd, both", "kl_pbd, every 7"]),
+    *(("no queue", rule) for rule in RULES if rule not in ("kl_pbd", "kl_pbd_plus", "greedy_bellman", "oracle")),
+]
+LONG_RUNS = [(group, rule) for group in GROUPS for rule in RULES]
+
+
+def worlds_of(group):
+    """The group's instances, each as a dict of float64 arrays."""
+    capacity, most_served, names = GROUPS[group]
+    fields = ("accuracy", "arrival", "service", "cost_error", "cost_expert", "cost_holding", "score")
+    worlds = []
+    for name in names:
+        world = {key: np.array(entry, np.float64) for key, entry in zip(fields, WORLDS[name], strict=True)}
+        world["service"] = np.pad(world["service"], (0, most_served + 1 - len(world["service"])))
+        worlds.append(world | {"queue_capacity": capacity})
+    return worlds
+
+
+def fast_step(value, matrix, loss, arrival, cost_expert, cost_holding):
+    """The reference's ``_bellman_step`` without its loop over queue lengths."""
+    after = matrix @ value
+    marginal = cost_expert + after[1:] - after[:-1]
+    extra = arrival[1:] @ np.minimum(loss[:, None], np.append(marginal, np.inf))
+    return cost_holding * np.arange(len(value)) + after + extra, marginal
+
+
+@pytest.fixture
+def quick_reference(monkeypatch):
+    monkeypatch.setattr(reference, "_bellman_step", fast_step)
+
+
+def test_the_quick_step_of_the_reference_is_its_own():
+    world = worlds_of("several servers")[3]
+    matrix, loss = reference.service_matrix(world["service"], 8), 1.3 * (1 - world["accuracy"])
+    value = reference.drain_cost(world["service"], 0.1, 8)
+    for _ in range(30):
+        arguments = (value, matrix, loss, world["arrival"], 0.2, 0.1)
+        value, marginal = reference._bellman_step(*arguments)
+        quick_value, quick_marginal = fast_step(*arguments)
+        np.testing.assert_allclose(quick_value, value, rtol=1e-13)
+        np.testing.assert_allclose(quick_marginal, marginal, rtol=1e-12)
+
+
+@lru_cache
+def stage(group, rounds):
+    """The group's instances, the environment and its models, noise and keys, in float64."""
+    worlds = worlds_of(group)
+    rng = np.random.default_rng(7)
+    noises = [draw_noise(world, rounds, rng) for world in worlds]
+    instances = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(deferral.make_instance(**world) for world in worlds))
+    environment = deferral.environment(instances, rounds)
+    setup = quick_jit(jax.vmap(environment.setup, in_axes=(0, None)))
+    models = setup(instances, np.int32(rounds))
+    _, policy_keys = seed_keys(jax.random.key(3), jnp.arange(len(worlds)))
+    keys = jax.vmap(lambda key: jax.vmap(partial(jax.random.fold_in, key))(jnp.arange(1, rounds + 1)))(policy_keys)
+    uniforms = np.asarray(jax.vmap(jax.vmap(jax.random.uniform))(keys))
+    for draws, uniform in zip(noises, uniforms, strict=True):
+        draws["policy_uniform"] = uniform
+    noise = Noise(*(np.stack([draws[name] for draws in noises]) for name in Noise._fields))
+    return worlds, noises, (environment, instances, models, noise, keys)
+
+
+@quick_jit(static_argnames=("environment", "policy", "told"))
+def play_all(environment, instances, models, noise, keys, policy, params, told):
+    """Runs of one policy in every world; what it must not see is None, or nan, which would spread."""
+
+    def one(instance, model, noise, keys):
+        view = None
+        if told == "nan":
+            nothing = {name: jnp.full_like(getattr(instance, name), jnp.nan) for name in policy.hidden}
+            view = dataclasses.replace(instance, **nothing)
+        return play(environment, policy._replace(params=params), instance, model, noise, keys, view)
+
+    return jax.vmap(one)(instances, models, noise, keys)
+
+
+def first_tie(run, policy):
+    """The number of rounds before a decision whose sides are equal up to rounding."""
+    near = np.abs(run["margin"]) < TIE
+    if policy == "salmut_sf":  # its thresholds rest at exactly 0 and the capacity, in both programs
+        near &= run["margin"] != 0
+    return int(np.argmax(near)) if near.any() else len(near)
+
+
+def check_parity(group, rule, rounds, told="nothing"):
+    policy, name, options = RULES[rule]
+    worlds, noises, setting = stage(group, rounds)
+    found = jax.device_get(play_all(*setting, policy._replace(params=None), policy.params, told))
+    shortened = 0
+    for row, (world, noise) in enumerate(zip(worlds, noises, strict=True)):
+        run = reference.simulate(world, name, noise, **options)
+        until = first_tie(run, name)
+        shortened += until < rounds
+        mine = {key: values[row][:until] for key, values in found.items() if key != "tap"}
+        true = {
+            key: run[key][:until] for key in ("action", "queue", "threshold", "regret", "cost", "labels", "correct")
+        }
+        where = f"{GROUPS[group][2][row]}, {rule}"
+        np.testing.assert_array_equal(mine["deferrals"], true["action"], where)
+        np.testing.assert_array_equal(mine["queue"], true["queue"], where)
+        np.testing.assert_array_equal(mine["labels"], true["labels"], where)
+        np.testing.assert_array_equal(mine["correct"], true["correct"], where)
+        np.testing.assert_allclose(mine["regret"], true["regret"], atol=1e-9, err_msg=where)
+        after = np.append(run["queue"][1:], run["final_queue"])[:until]
+        np.testing.assert_array_equal(mine["queue_length"], after, where)
+        np.testing.assert_array_equal(mine["queue_length_mean"], true["queue"], where)
+        # The environment pays the cost of draining the queue as it grows.
+        drain = reference.drain_cost(world["service"], world["cost_holding"], world["queue_capacity"])
+        np.testing.assert_allclose(
+            mine["cost"], true["cost"] + drain[after] - drain[true["queue"]], atol=1e-9, err_msg=where
+        )
+        arrives, full = noise["level"][:until] > 0, true["queue"] == world["queue_capacity"]
+        accepted = arrives & (true["action"] == 0)
+        np.testing.assert_array_equal(mine["arrivals"], arrives, where)
+        np.testing.assert_array_equal(mine["accepted"], accepted, where)
+        np.testing.assert_array_equal(mine["accepted_correct"], accepted & noise["label"][:until], where)
+        np.testing.assert_array_equal(mine["full_queue"], full, where)
+        threshold = true["threshold"]
+        if name not in reference.PLUG_IN_POLICIES + reference.QUEUE_BLIND_POLICIES:
+            threshold = np.where(full, 0.0, np.nan)
+        elif "estimate_service" in options:  # nothing to plan with yet
+            threshold = np.nan_to_num(threshold, nan=0.0)
+        np.testing.assert_allclose(mine["threshold_mean"], threshold, atol=1e-6, err_msg=where)
+    assert shortened <= 1, f"{shortened} runs of {rule} met a tie"
+
+
+@pytest.mark.parametrize(("group", "rule"), RUNS)
+def test_policies_agree_with_the_reference_in_every_round(group, rule, x64, quick_reference):
+    """Where there is no queue they are told nan, elsewhere nothing at all, of what is hidden from them."""
+    # A tuned threshold that is told nothing of the arrivals assumes them uniform.
+    tuned = rule.endswith("threshold, arrival")
+    check_parity(group, rule, 200, "nan" if group == "no queue" and not tuned else "nothing")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("group", "rule"), LONG_RUNS)
+def test_policies_agree_with_the_reference_in_long_runs(group, rule, x64, quick_reference):
+    check_parity(group, rule, 600)
+
+
+@pytest.mark.parametrize("rule", ["kl_pbd", "salmut_sf", "random, .3"])
+def test_the_runner_feeds_the_environments_noise(rule, x64, quick_reference):
+    """``simulate`` with every round recorded, against the reference on the noise that the environment draws."""
+    policy, name, options = RULES[rule]
+    world = worlds_of("no queue")[1]
+    instance, rounds = deferral.make_instance(**world), 60
+    environment = deferral.environment(instance, rounds)
+    key, model = jax.random.key(11), environment.setup(instance, rounds)
+    environment_keys, policy_keys = seed_keys(key, jnp.arange(2))
+
+    @jax.jit
+    def draws(environment_key, policy_key):
+        t = jnp.arange(1, rounds + 1)
+        noise = jax.vmap(lambda t: environment.noise(jax.random.fold_in(environment_key, t), model))(t)
+        return noise, jax.vmap(lambda t: jax.random.uniform(jax.random.fold_in(policy_key, t)))(t)
+
+    found = simulate(instance, policy, key=key, num_steps=rounds, num_seeds=2, record=rounds)
+    np.testing.assert_array_equal(found.steps, np.arange(1, rounds + 1))
+    for seed in range(2):
+        noise, uniform = draws(environment_keys[seed], policy_keys[seed])
+        run = reference.simulate(world, name, {**noise._asdict(), "policy_uniform": uniform}, **options)
+        np.testing.assert_array_equal(found.metrics["deferrals"][seed], np.cumsum(run["action"]))
+        np.testing.assert_allclose(found.metrics["regret"][seed], np.cumsum(run["regret"]), atol=1e-9)
+        mean = np.cumsum(run["queue"]) / found.steps
+        np.testing.assert_allclose(found.metrics["queue_length_mean"][seed], mean, rtol=1e-12)
