@@ -61,8 +61,8 @@ def test_recorded_trace_is_replayed_decision_by_decision(name, shared):
     np.testing.assert_array_equal(out["opened"], trace[f"{name}_opened"])
     np.testing.assert_array_equal(out["first"], trace[f"{name}_first"])
     np.testing.assert_allclose(out["utility"], trace[f"{name}_util"], rtol=0, atol=1e-12)
-    np.testing.assert_allclose(memory.estimates.index[:, :101], trace[f"{name}_rho"], rtol=0, atol=1e-6)
-    np.testing.assert_allclose(memory.estimates.reward, trace[f"{name}_theta"], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(memory.estimates.rho[:, :101], trace[f"{name}_rho"], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(memory.estimates.theta, trace[f"{name}_theta"], rtol=0, atol=1e-6)
 
 
 def small_periods(rng, periods, boxes=3, dx=4, d=3):
@@ -91,11 +91,11 @@ def test_learners_agree_with_the_reference_step_by_step(known, estimator, widths
     for name, values in wanted.items():
         np.testing.assert_allclose(out[name], values, rtol=0, atol=1e-10, err_msg=name)
     estimates = memory.estimates
-    np.testing.assert_allclose(estimates.index[:, :5], learner.rho, rtol=0, atol=1e-8)
-    np.testing.assert_array_equal(estimates.index[:, 5:], 0)
+    np.testing.assert_allclose(estimates.rho[:, :5], learner.rho, rtol=0, atol=1e-8)
+    np.testing.assert_array_equal(estimates.rho[:, 5:], 0)
     np.testing.assert_allclose(estimates.index_inverse[:, :5, :5], np.linalg.inv(learner.v), rtol=0, atol=1e-10)
     if not known:
-        np.testing.assert_allclose(estimates.reward, learner.theta, rtol=0, atol=1e-8)
+        np.testing.assert_allclose(estimates.theta, learner.theta, rtol=0, atol=1e-8)
         np.testing.assert_allclose(estimates.value_inverse, np.linalg.inv(learner.phi), rtol=0, atol=1e-10)
 
 
@@ -108,7 +108,7 @@ def test_static_plugin_agrees_with_the_reference():
         out, memory = replay(cascade.static_plugin(30, solver=CONVERGED), online, calibration, Sizes(3, 4, 3))
     for name, values in wanted.items():
         np.testing.assert_allclose(out[name], values, rtol=0, atol=1e-10, err_msg=name)
-    np.testing.assert_allclose(memory.estimates.index[:, :5], learner.rho, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(memory.estimates.rho[:, :5], learner.rho, rtol=0, atol=1e-8)
 
 
 def test_lin_ucb_agrees_with_the_reference():

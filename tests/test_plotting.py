@@ -296,9 +296,6 @@ def test_sweep_over_words():
         plotting.plot_sweep(study, xscale="log")
 
 
-# --- heat maps and scatters
-
-
 def test_heatmap_writes_the_means_into_its_cells():
     study = make_study(axes=GRID)
     study.curves["kl-pbd"]["regret"][0, 0] = np.nan
@@ -347,9 +344,6 @@ def test_scatter_has_a_point_a_seed_and_the_correlation():
     assert legend_texts(plotting.plot_scatter(make_study(seeds=2))) == ["kl-pbd"]
     figure = plotting.plot_scatter(make_study(["kl-pbd", "oracle"], RATES))
     assert all("kl-pbd: r = " in panel.get_title() for panel in figure.axes)
-
-
-# --- learned rules
 
 
 def test_thresholds_leave_out_the_full_queue_and_stop_at_zero():
@@ -500,3 +494,15 @@ def test_draw_writes_nothing_unless_all_can_be_drawn(tmp_path, figure, message):
         plotting.draw(make_study(["kl-pbd", "oracle"], RATES), figures, tmp_path)
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_guide_grows_as_it_says_and_meets_the_middle_curve():
+    study = make_study(("kl-pbd", "oracle", "random"))
+    axes = plotting.plot_curves(study, guide="sqrt")
+    guide = next(line for line in axes.lines if line.get_marker() in ("none", "None", "") and len(line.get_xdata()) > 2)
+    values = np.asarray(guide.get_ydata())
+    np.testing.assert_allclose(values / values[-1], np.sqrt(study.steps / study.steps[-1]))
+    middle = np.median([study.interval(name, "regret").mean[-1] for name in study.policies])
+    assert values[-1] == pytest.approx(middle)
+    with pytest.raises(ValueError, match="guide: expected one of log, sqrt"):
+        plotting.plot_curves(study, guide="square")

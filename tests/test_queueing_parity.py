@@ -15,7 +15,7 @@ from jaxcascade.kernels.beta_draw import BETA_TRIES, beta_draw
 from jaxcascade.queueing.acqb import num_samples
 from jaxcascade.queueing.choices import draw
 from jaxcascade.simulate import seed_keys
-from tests.conftest import QUICK_COMPILE, float64_mode
+from tests.conftest import float64_mode, quick_jit
 from tests.reference import queueing_numpy as reference
 
 RULES = ("fifo", "lifo", "round_robin", "random")
@@ -80,7 +80,7 @@ def record(instance, policy, num_steps, seed=0, slots=64):
         return lax.scan(one_round, start, jnp.arange(1, num_steps + 1, dtype=jnp.int32))[1]
 
     arguments = (with_float_type(policy.params), jax.random.key(seed))
-    log = jax.jit(run).lower(*arguments).compile(compiler_options=QUICK_COMPILE)(*arguments)
+    log = quick_jit(run)(*arguments)
     keys = log.pop("key")
     return jax.device_get(log) | {"key": keys}
 

@@ -46,7 +46,7 @@ class Noise(NamedTuple):
       features: ``[A, d]`` phi of each box's output.
       value: ``[A]`` mu* of each box's output.
       cost: ``[A]`` cost of opening each box.
-      index: ``[A]`` oracle reservation indices.
+      sigma: ``[A]`` oracle reservation indices.
       uniform: ``[A]`` a deployed output of value v has reward ``uniform[0] < v``; in calibration, where
         several rewards can be seen, box a's is ``uniform[a] < v_a``.
     """
@@ -55,7 +55,7 @@ class Noise(NamedTuple):
     features: jax.Array
     value: jax.Array
     cost: jax.Array
-    index: jax.Array
+    sigma: jax.Array
     uniform: jax.Array
 
 
@@ -189,7 +189,7 @@ def _draw_listed(key, instance, lookup, table):
     row = jnp.sum(draws[0] >= jnp.cumsum(instance.context_probability)[:-1])
     below = draws[1 : 1 + boxes, None] >= jnp.cumsum(instance.probability[row], axis=-1)[:, :-1]
     place = (row, jnp.arange(boxes), jnp.sum(below, axis=-1))
-    index = jnp.full((boxes,), jnp.nan, draws.dtype) if table is None else table.index[row]
+    index = jnp.full((boxes,), jnp.nan, draws.dtype) if table is None else table.listed[row]
     return Noise(
         instance.context[row],
         instance.features[place],
@@ -210,10 +210,10 @@ def _observe(model, state, noise, t):
 
 def _step(model, state, action, noise, t):
     value = noise.value if action.value is None else action.value(noise.features)
-    order = noise.index if action.order is None else action.order
-    threshold = noise.index if action.threshold is None else action.threshold
+    order = noise.sigma if action.order is None else action.order
+    threshold = noise.sigma if action.threshold is None else action.threshold
     opened, deployed = play(order, threshold, value, action.stop_on_last, action.deploy_last)
-    best = play(noise.index, noise.index, noise.value)
+    best = play(noise.sigma, noise.sigma, noise.value)
     paid = jnp.sum(jnp.where(opened, noise.cost, 0))
     utility = jnp.sum(jnp.where(deployed, noise.value, 0)) - paid
     oracle = jnp.sum(jnp.where(best.deployed, noise.value, 0) - jnp.where(best.opened, noise.cost, 0))

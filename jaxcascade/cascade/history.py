@@ -53,7 +53,8 @@ def empty_history(rows: int, size: int, boxes: int, features: int, known: bool, 
     """A history for ``rows`` periods."""
     rows = padded_rows(rows)
     widths = (size, boxes, boxes, boxes if known else boxes * features, 0 if known else features)
-    return History(*(jnp.zeros((rows, width), dtype) for width in widths), jnp.zeros((rows,), dtype))
+    buffers = [jnp.zeros((rows, width), dtype) for width in widths]
+    return History._make([*buffers, jnp.zeros((rows,), dtype)])
 
 
 def remember(history: History, row: jax.Array, psi: jax.Array, feedback: Feedback) -> History:

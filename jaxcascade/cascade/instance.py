@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -188,9 +188,8 @@ def from_arrays(arrays: dict[str, np.ndarray]) -> Instance:
     for name in arrays:
         if name not in names:
             raise ValueError(f"{name}: expected {one_of(names)}{closest(name, names)}")
-    make = _tabulated if law == TABULATED else _family
     used = {name: jnp.asarray(arrays[name], float) for name in needed if name != "output_law"}
-    instance = make(used) if law == TABULATED else make(used, law)
+    instance = _tabulated(used) if law == TABULATED else _family(used, law)
     validate(instance)
     return instance
 
@@ -277,16 +276,16 @@ def synthetic(
     choose("output_law", output_law, dict.fromkeys(LAWS))
     dx, d = _whole("context_size", context_size, 1), _whole("feature_size", feature_size, 1)
     dw = _whole("output_size", output_size, d)
-    c0, c1 = (
+    fixed, varying = (
         np.asarray(default if given is None else given, float)
         for given, default in zip((c0, c1), _COSTS[regime], strict=True)
     )
-    for name, costs in (("c0", c0), ("c1", c1)):
+    for name, costs in (("c0", fixed), ("c1", varying)):
         if costs.ndim != 1 or costs.size < 1:
             raise ValueError(f"{name}: expected one cost per box, got shape {costs.shape}")
-    if c0.shape != c1.shape:
-        raise ValueError(f"c1: expected {c0.size} costs, as many as c0, got {c1.size}")
-    boxes = c0.size
+    if fixed.shape != varying.shape:
+        raise ValueError(f"c1: expected {fixed.size} costs, as many as c0, got {varying.size}")
+    boxes = fixed.size
     typed = jax.random.key(key) if isinstance(key, (int, np.integer)) else key
     keys = jax.random.split(typed, 6)
     rows = jax.random.normal(keys[0], (d, dw))
@@ -301,7 +300,7 @@ def synthetic(
         beta1 = _direction(keys[4], (boxes, dw), _BETA1_NORM)
         q = jax.random.normal(keys[5], (d, dx))
         q = q * _CONTEXT_SD / jnp.sqrt(jnp.sum((theta @ q) ** 2) / 3)  # a coordinate of x has variance 1/3
-    return make_instance(alpha, q, rows, theta, c0, c1, beta0, beta1, output_law=output_law)
+    return make_instance(alpha, q, rows, theta, fixed, varying, beta0, beta1, output_law=output_law)
 
 
 def _orthonormal(rows):
@@ -340,7 +339,7 @@ def discrete(value, cost, probability=None, *, context=None, context_probability
         probability = given / np.maximum(given.sum(-1, keepdims=True), 1)
     else:
         probability, _ = _filled(probability)
-    cost = np.asarray(_filled(cost)[0] if np.ndim(cost) == 0 or isinstance(cost[0], (list, tuple)) else cost, float)
+    cost, _ = _filled(cost)
     if cost.ndim == 1 and value.ndim >= 2 and cost.shape[0] == value.shape[-2]:
         cost = cost[:, None]
     if value.ndim == 2:
@@ -366,7 +365,7 @@ def discrete(value, cost, probability=None, *, context=None, context_probability
     return _checked(_tabulated({n: jnp.asarray(v, float) for n, v in zip(_TABLE, given, strict=True)}))
 
 
-def _filled(lists):
+def _filled(lists) -> tuple[Any, Any]:
     """A ragged nest of lists as an array, and which entries were given."""
     try:
         array = np.asarray(lists, float)

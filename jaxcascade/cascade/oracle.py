@@ -23,12 +23,12 @@ class IndexTable(NamedTuple):
     Attributes:
       nodes: ``[M]`` equally probable values of ``theta . D xi``, rising.
       cost: ``[A, 65]`` mean of ``L(beta1_a . |s xi|)`` at scales s from .5 to 1.5.
-      index: ``[X, A]`` the indices themselves, for a table of contexts.
+      listed: ``[X, A]`` the indices themselves, for a table of contexts.
     """
 
     nodes: jax.Array
     cost: jax.Array
-    index: jax.Array
+    listed: jax.Array
 
 
 def index_table(instance: Instance, nodes: int = NODES) -> IndexTable:
@@ -92,7 +92,7 @@ def reservation_indices(instance: Instance, contexts: jax.Array, nodes: int = NO
     """
     table = index_table(instance, nodes)
     if instance.output_law == TABULATED:
-        return table.index
+        return table.listed
     flat = contexts.reshape(-1, contexts.shape[-1])
     index = jax.vmap(lambda x: indices_at(instance, table, context_terms(instance, x)))(flat)
     return index.reshape(*contexts.shape[:-1], -1)

@@ -92,10 +92,10 @@ def cheapest() -> Policy:
 
 
 class Means(NamedTuple):
-    """Per box, each ``[A]``: net payoffs seen in calibration, their ``total`` and ``count``."""
+    """Per box, each ``[A]``: net payoffs seen in calibration, their ``total`` and ``tried``."""
 
     total: jax.Array
-    count: jax.Array
+    tried: jax.Array
 
 
 def best_single(calibration: int = 0) -> Policy:
@@ -123,14 +123,14 @@ def _best_single(calibration):
         return Means(known, jnp.ones_like(known) if not calibration else jnp.zeros_like(known))
 
     def act(known, state, key, t, observation):
-        mean = state.total / jnp.maximum(state.count, 1)
+        mean = state.total / jnp.maximum(state.tried, 1)
         action = _one_box(jnp.argmax(mean), mean.shape[0])
         return while_calibrating(action, t, calibration), state
 
     def update(known, state, t, observation, action, feedback):
         learns = (t <= 0).astype(state.total.dtype) if calibration else 0.0
         opened = learns * feedback.opened.astype(state.total.dtype)
-        return Means(state.total + opened * (feedback.reward - feedback.cost), state.count + opened)
+        return Means(state.total + opened * (feedback.reward - feedback.cost), state.tried + opened)
 
     return Policy(setup, init, act, update, hidden=HIDDEN if calibration else (), calibration=calibration)
 
@@ -252,9 +252,10 @@ def _frugal_gpt(calibration, stopped, most_stages):
         data = [a.at[row].set(jnp.where(t <= 0, b, a[row])) for a, b in zip(state[:3], new, strict=True)]
 
         def tuned(_):
-            return _tune(*data, model[0]["ridge"], stopped, most_stages)
+            features, reward, cost = data
+            return _tune(features, reward, cost, model[0]["ridge"], stopped, most_stages)
 
-        return FrugalState(*data, *lax.cond(t == 0, tuned, lambda _: state[3:], None))
+        return FrugalState._make([*data, *lax.cond(t == 0, tuned, lambda _: state[3:], None)])
 
     return Policy(setup, lambda model: model[1], act, update, hidden=HIDDEN, calibration=calibration)
 

@@ -202,15 +202,15 @@ class Estimates(NamedTuple):
     """What every learner keeps.
 
     Attributes:
-      index: ``[A, m]`` rho, one row per box.
-      reward: ``[d]`` theta.
+      rho: ``[A, m]`` index coefficients, one row per box.
+      theta: ``[d]`` reward parameter.
       index_inverse: ``[A, m, m]`` V^-1.
       value_inverse: ``[d, d]`` Phi^-1.
       image: ``[A, m]`` ``V^-1 psi`` of the current period, kept from ``act`` for ``update``.
     """
 
-    index: jax.Array
-    reward: jax.Array
+    rho: jax.Array
+    theta: jax.Array
     index_inverse: jax.Array
     value_inverse: jax.Array
     image: jax.Array
@@ -224,10 +224,10 @@ class LearnerState(NamedTuple):
 
 
 class Curvature(NamedTuple):
-    """Inverses of what the one-pass learner accumulates: ``index [A, m, m]``, ``reward [d, d]``."""
+    """Inverses of what the one-pass learner accumulates: ``rho [A, m, m]``, ``theta [d, d]``."""
 
-    index: jax.Array
-    reward: jax.Array
+    rho: jax.Array
+    theta: jax.Array
 
 
 def _start(params, sizes: Sizes):
@@ -246,7 +246,7 @@ def calibration_box(t: jax.Array, calibration: int, boxes: int) -> jax.Array:
 
 def while_calibrating(action: Action, t: jax.Array, calibration: int) -> Action:
     """The action, in calibration periods replaced by opening one box in turn."""
-    if not calibration:
+    if not calibration or action.order is None or action.threshold is None:
         return action
     box = calibration_box(t, calibration, action.order.shape[0])
     return action._replace(
@@ -263,15 +263,15 @@ def _optimistic_value(theta, inverse, width, features):
 def _act(known, calibration, optimistic):
     def act(model, state, key, t, observation):
         estimates, params = state.estimates, model.params
-        psi = index_features(observation.context, estimates.index.shape[1])
-        linear, image = estimates.index @ psi, times(estimates.index_inverse, psi)
+        psi = index_features(observation.context, estimates.rho.shape[1])
+        linear, image = estimates.rho @ psi, times(estimates.index_inverse, psi)
         width = jnp.sqrt(jnp.maximum(image @ psi, 0))
         index = jnp.tanh(linear + params["index_width"] * width)
         value = None
         if not known and optimistic:
-            value = Partial(_optimistic_value, estimates.reward, estimates.value_inverse, params["value_width"])
+            value = Partial(_optimistic_value, estimates.theta, estimates.value_inverse, params["value_width"])
         elif not known:
-            value = Partial(lambda theta, features: jax.nn.sigmoid(features @ theta), estimates.reward)
+            value = Partial(lambda theta, features: jax.nn.sigmoid(features @ theta), estimates.theta)
         action = while_calibrating(Action(index, index, value), t, calibration)
         return action, state._replace(estimates=estimates._replace(image=image))
 
@@ -285,9 +285,9 @@ def probe_contexts(size: int, count: int = 256) -> jax.Array:
 
 def _inspect(model, state, t):
     """Estimated indices ``[256, A]`` at ``probe_contexts``, without the optimism."""
-    size, context = state.estimates.index.shape[1], model.probe
+    size, context = state.estimates.rho.shape[1], model.probe
     psi = jax.vmap(lambda x: index_features(x, size))(context)
-    return {"index": jnp.tanh(psi @ state.estimates.index.T)}
+    return {"index": jnp.tanh(psi @ state.estimates.rho.T)}
 
 
 def _update_designs(estimates, psi, feedback, known):
@@ -310,7 +310,7 @@ def _refitting(known, calibration, optimistic, until, growth, solver):
         sizes = view.sizes
         rows = calibration + (0 if once else int(horizon))
         start = _start(params, sizes)
-        blank = empty_history(rows, start.index.shape[1], sizes.boxes, sizes.features, known, start.index.dtype)
+        blank = empty_history(rows, start.rho.shape[1], sizes.boxes, sizes.features, known, start.rho.dtype)
         return Model(params, start, blank, probe_contexts(sizes.context))
 
     def init(model):
@@ -321,7 +321,7 @@ def _refitting(known, calibration, optimistic, until, growth, solver):
 
     def refit(params, estimates, history, t):
         count = t + calibration
-        theta, value = estimates.reward, history.output
+        theta, value = estimates.theta, history.output
         damped = t <= until
         if not known:
             theta = fit_logistic(
@@ -334,14 +334,14 @@ def _refitting(known, calibration, optimistic, until, growth, solver):
                 halvings=solver.halvings,
                 damped=damped,
             )
-            value = _values(history.output, theta, estimates.index.shape[0], count)
+            value = _values(history.output, theta, estimates.rho.shape[0], count)
         index = fit_index(
             history.psi,
             value,
             history.cost,
             history.opened,
             params["index_ridge"],
-            estimates.index,
+            estimates.rho,
             estimates.index_inverse,
             count=count,
             newton_steps=steps(t, solver.index_steps),
@@ -353,7 +353,7 @@ def _refitting(known, calibration, optimistic, until, growth, solver):
 
     def update(model, state, t, observation, action, feedback):
         estimates, history = state
-        psi = index_features(observation.context, estimates.index.shape[1])
+        psi = index_features(observation.context, estimates.rho.shape[1])
         rows = history.psi.shape[0]
         if not once:
             estimates = _update_designs(estimates, psi, feedback, known)
@@ -371,10 +371,10 @@ def _refitting(known, calibration, optimistic, until, growth, solver):
             return refit(model.params, estimates, history, t)
 
         def kept(_):
-            return estimates.index, estimates.reward
+            return estimates.rho, estimates.theta
 
         index, theta = lax.cond(due, fitted, kept, None)
-        return LearnerState(estimates._replace(index=index, reward=theta), history)
+        return LearnerState(estimates._replace(rho=index, theta=theta), history)
 
     return Policy(
         setup,
@@ -417,9 +417,9 @@ def _one_pass(known, calibration, optimistic, until, growth, solver):
 
     def update(model, state, t, observation, action, feedback):
         estimates, curvature = state
-        psi = index_features(observation.context, estimates.index.shape[1])
+        psi = index_features(observation.context, estimates.rho.shape[1])
         estimates = _update_designs(estimates, psi, feedback, known)
-        value, theta, reward = feedback.value, estimates.reward, curvature.reward
+        value, theta, reward = feedback.value, estimates.theta, curvature.theta
         if not known:
             phi = deployed_features(feedback)
             mean = jax.nn.sigmoid(phi @ theta)
@@ -429,14 +429,14 @@ def _one_pass(known, calibration, optimistic, until, growth, solver):
             reward = rank_one_inverse(reward, image, phi, weight)
             value = jax.nn.sigmoid(feedback.features @ theta)
         opened = feedback.opened.astype(psi.dtype)
-        level = jnp.tanh(estimates.index @ psi)
+        level = jnp.tanh(estimates.rho @ psi)
         weight = opened * jnp.maximum(jnp.where(value > level, 1 - level**2, 0), _LEAST_WEIGHT)
-        image = times(curvature.index, psi)
+        image = times(curvature.rho, psi)
         moment = opened * (feedback.cost - jnp.maximum(value - level, 0))
         scale = moment / (1 + weight * (image @ psi))
-        index = estimates.index - scale[:, None] * image
-        curvature = Curvature(rank_one_inverse(curvature.index, image, psi, weight), reward)
-        return LearnerState(estimates._replace(index=index, reward=theta), curvature)
+        index = estimates.rho - scale[:, None] * image
+        curvature = Curvature(rank_one_inverse(curvature.rho, image, psi, weight), reward)
+        return LearnerState(estimates._replace(rho=index, theta=theta), curvature)
 
     return Policy(
         setup,

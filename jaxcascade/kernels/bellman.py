@@ -228,7 +228,10 @@ def settle(
     """Backward induction that stops early once it has come within ``tolerance`` of its fixed point.
 
     The increments only grow towards the fixed point, so the rounds left out change them by less than that.
-    It also stops when a round no longer changes them at all.
+    What is carried is the distance ``y = settled - x`` that is left, not x, whose growth would drown in rounding
+    long before its end: with A(j, b) the advantage ``M(b) - loss[j]`` at the fixed point and ``e = R y``::
+
+        y_t(q) = e(q-1) + g(q) - g(q-1),   g(b) = sum_j arrival[j] (min(A, 0) - min(A - e(b), 0))
 
     Args:
       problem: the admission problem.
@@ -244,20 +247,28 @@ def settle(
     capacity = settled.shape[0]
     law = _service_matrix(problem.service, capacity)
     start = drain_increments(problem.service, problem.cost_holding, capacity).astype(settled.dtype)
+    growth = law @ settled
+    advantage = problem.cost_expert + growth - problem.loss[:, None]
+    short, spare = jnp.minimum(advantage, 0), jnp.maximum(advantage, 0)
+    # What is no fixed point moves under the sweep; rounding is no such move.
+    drift = _next_increments(problem, growth, advantage) - settled
+    scale = jnp.maximum(jnp.max(jnp.abs(settled)), jnp.max(jnp.abs(problem.loss)))
+    drift = jnp.where(jnp.abs(drift) > 64 * jnp.finfo(settled.dtype).eps * scale, drift, 0)
 
     def apart(state):
-        increments, moved, done = state
-        # Not "little": moves of one unit in the last place, kept up for 1/(1 - rate) rounds, add up.
-        return (done < rounds) & (jnp.max(jnp.abs(settled - increments)) > tolerance) & (moved > 0)
+        distance, done = state
+        return (done < rounds) & (jnp.max(jnp.abs(distance)) > tolerance)
 
     def sweep(state):
-        increments, _, done = state
-        new = _sweep(problem, law, increments)
-        return new, jnp.max(jnp.abs(new - increments)), done + 1
+        distance, done = state
+        less = law @ distance
+        # min(A, 0) - min(A - e, 0) without a difference of large numbers.
+        saving = jnp.maximum(short, jnp.minimum(less, jnp.maximum(less - spare, 0)))
+        saving = _weights(problem) @ saving
+        return less + _above(saving) - saving - drift, done + 1
 
-    state = (start, jnp.full((), jnp.inf, start.dtype), jnp.zeros((), jnp.int32))
-    increments, _, done = lax.while_loop(apart, sweep, state)
-    return increments, done
+    distance, done = lax.while_loop(apart, sweep, (settled - start, jnp.zeros((), jnp.int32)))
+    return settled - distance, done
 
 
 def _sweep(problem, law, increments):

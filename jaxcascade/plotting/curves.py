@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from jaxcascade.core import choose
 from jaxcascade.plotting._legend import Entry
 from jaxcascade.plotting._means import check_drawable, draw_mean, intervals, metric_texts, set_top, visible
 from jaxcascade.plotting._panels import arrange, close_axes, open_axes, policy_names, seeds_text
@@ -16,6 +17,7 @@ from jaxcascade.plotting._style import DARK, GREY, house_style
 from jaxcascade.plotting._text import Title, headline, plain
 from jaxcascade.study import Study
 
+_GUIDES = {"sqrt": ("grows like √t", np.sqrt), "log": ("grows like log t", np.log1p)}
 _THEORY_DASHES = ((0, (1, 1.5)), (0, (1, 3)), (0, (1, 1.5, 1, 4)), (0, (2, 2)))
 
 
@@ -28,6 +30,7 @@ def plot_curves(
     ax: Axes | None = None,
     title: Title = None,
     theory: Mapping[str, Any] | None = None,
+    guide: str | None = None,
     xscale: str = "linear",
     yscale: str = "linear",
     reference: str | None = None,
@@ -45,6 +48,7 @@ def plot_curves(
       ax: Axes to draw into, for a picture of one panel.
       title: title, or a function of the default one.
       theory: label -> numbers at ``study.steps``, one number, or an array ``[*axes, R]``; dotted.
+      guide: "sqrt" or "log", a dotted line of that growth through the middle one of the last means.
       xscale: "linear" or "log".
       yscale: "linear" or "log"; numbers at or below zero are left out of a log scale.
       reference: policy whose metric is subtracted seed by seed; the band is that of the paired difference.
@@ -55,6 +59,10 @@ def plot_curves(
     """
     table = intervals(study, policy_names(study, policies), metric, reference)
     bounds = {label: _on_grid(study, label, values) for label, values in (theory or {}).items()}
+    if guide is not None:
+        label, growth = choose("guide", guide, _GUIDES)
+        last = np.nanmedian([interval.mean[..., -1] for interval in table.values()])
+        bounds[label] = _on_grid(study, label, last * growth(study.steps) / growth(study.steps[-1]))
     layout = arrange(study, list(table))
     check_drawable("metric", metric, [interval.mean for interval in table.values()], yscale)
 

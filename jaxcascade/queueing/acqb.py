@@ -190,12 +190,12 @@ def _learner(explore, pick, one_pass, ucb, shared):
         if shared:
             length = model.features.shape[1]
             draws = draw(key, sizes.num_llms, (samples, length))
-            width = shared_radius(sizes, length, params["regularisation"], params["scale"], beliefs.count)
+            width = shared_radius(sizes, length, params["regularisation"], params["scale"], beliefs.services)
             if ucb:
                 return draws, upper_shared_utility(beliefs, model.features, width, context)
             return draws, sampled_shared_utility(beliefs, model.features, width, draws.normal, context)
         draws = draw(key, sizes.num_llms, (samples, sizes.num_llms, sizes.dim))
-        width = radius(sizes, params["regularisation"], params["scale"], beliefs.count)
+        width = radius(sizes, params["regularisation"], params["scale"], beliefs.offers)
         if ucb:
             return draws, upper_utility(beliefs, width, context)
         return draws, sampled_utility(beliefs, width, draws.normal, context)
@@ -223,8 +223,8 @@ def _learner(explore, pick, one_pass, ucb, shared):
 
     def inspect(model, beliefs, t):
         if shared:
-            return {"theta": theta_of_each(beliefs, model.features), "services": beliefs.count}
-        return {"theta": beliefs.theta, "offers": beliefs.count}
+            return {"theta": theta_of_each(beliefs, model.features), "services": beliefs.services}
+        return {"theta": beliefs.theta, "offers": beliefs.offers}
 
     return Policy(setup, init, act, update, hidden=HIDDEN, inspect=inspect, static_horizon=not one_pass)
 

@@ -2,7 +2,7 @@
 
 import math
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ from jaxcascade.queueing.instance import LEAST_ACCEPTANCE, Instance, acceptance,
 from jaxcascade.queueing.oracle import best_departure_rate
 
 _SLOTS, _ORACLE_SLOTS = 64, 32
+_RECORD_AXES: Any = (1, 1, 0)  # of a Query
 _BLOCK = 32  # rounds whose contexts are drawn together
 _UNKNOWN_ACCEPTANCE = 0.3
 _MOST_CANDIDATES = _BLOCK * 2 ** math.ceil(math.log2(2 / LEAST_ACCEPTANCE))
@@ -370,4 +371,4 @@ def _overflowed(state):
 
 def _grow(state):
     """The state with twice the slots in both queues; leaves may have leading batch axes."""
-    return state._replace(queue=bag_grow(state.queue, Query(1, 1, 0)), oracle=bag_grow(state.oracle, 0))
+    return state._replace(queue=bag_grow(state.queue, Query(*_RECORD_AXES)), oracle=bag_grow(state.oracle, 0))

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -170,9 +171,9 @@ def from_arrays(arrays: dict[str, np.ndarray]) -> Instance:
 
 
 def make_instance(
-    theta,
-    arrival_rate=0.7,
-    slackness=0.03,
+    theta: Any,
+    arrival_rate: Any = 0.7,
+    slackness: Any = 0.03,
     assortment_size=1,
     *,
     per_seed=False,

@@ -44,14 +44,14 @@ class Beliefs(NamedTuple):
     Attributes:
       theta: ``[N, d]`` estimate.
       factor: ``[N, d, d]`` S_j with ``S_j S_j^T = V_j^{-1}``, ``V_j = lambda0 I + sum x x^T`` over offers of j.
-      count: ``[N]`` int32 n_j, how often j was offered.
+      offers: ``[N]`` int32 n_j, how often j was offered.
       memory: the estimator's own: a factor ``[N, d, d]`` of the inverse curvature (one pass), signed contexts
         ``[N, capacity, d]`` by LLM (mle, K = 1), or a ``ChoiceHistory`` (mle, K >= 2).
     """
 
     theta: jax.Array
     factor: jax.Array
-    count: jax.Array
+    offers: jax.Array
     memory: Any
 
 
@@ -108,7 +108,7 @@ def learn(sizes: Sizes, regularisation: jax.Array, beliefs: Beliefs, t: jax.Arra
         theta, memory = put(theta, part), put(memory, curvature)
     elif size == 1:
         server = servers[0]
-        row = beliefs.count[server]
+        row = beliefs.offers[server]
         memory = memory.at[server, row].set(jnp.where(feedback.chosen[0], context, -context))
         bound = _most_of_all_lanes(row + 1)
         new = logistic_newton(theta[server], memory, server, bound, regularisation, factor[server])
@@ -118,7 +118,7 @@ def learn(sizes: Sizes, regularisation: jax.Array, beliefs: Beliefs, t: jax.Arra
         memory = ChoiceHistory(memory.context.at[t - 1].set(context), memory.code.at[t - 1].set(code))
         new = mnl_newton(theta, memory, t, regularisation, factor)
         theta = jnp.where(feedback.served, new, theta)
-    return Beliefs(theta, factor, beliefs.count + offered, memory)
+    return Beliefs(theta, factor, beliefs.offers + offered, memory)
 
 
 @jax.custom_batching.custom_vmap
@@ -166,7 +166,8 @@ def sampled_utility(beliefs: Beliefs, width: jax.Array, normal: jax.Array, conte
     Source: arXiv 2602.02061, Algorithm 1 and Appendix B.1.
     """
     samples, number, _ = normal.shape
-    step = jnp.einsum("jik,mjk->mji", beliefs.factor, normal)
+    # The factors on the left and as they lie in memory: any other order copies all of them every round.
+    step = jnp.moveaxis(beliefs.factor @ jnp.moveaxis(normal, 0, -1), -1, 0)
     theta = beliefs.theta + width[:, None] * step
     utility = context @ theta.reshape(samples * number, -1).T
     return jnp.max(utility.reshape(-1, samples, number), axis=1) if samples > 1 else utility

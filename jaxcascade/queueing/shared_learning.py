@@ -32,14 +32,14 @@ class Offers(NamedTuple):
 
 
 class SharedBeliefs(NamedTuple):
-    """What a learner knows: ``theta [D]``, ``factor [D, D]`` of V^{-1}, ``count []`` rounds served, ``memory``.
+    """What a learner knows: ``theta [D]``, ``factor [D, D]`` of V^{-1}, ``services []`` rounds served, ``memory``.
 
     The memory is the ``Offers`` of the exact estimator or the factor ``[D, D]`` of the one-pass one.
     """
 
     theta: jax.Array
     factor: jax.Array
-    count: jax.Array
+    services: jax.Array
     memory: Any
 
 
@@ -95,7 +95,7 @@ def learn_shared(
         theta = jnp.where(feedback.served, new, theta)
     else:
         theta, memory = _one_pass(theta, memory, rows, chosen)
-    return SharedBeliefs(theta, factor, beliefs.count + feedback.served, memory)
+    return SharedBeliefs(theta, factor, beliefs.services + feedback.served, memory)
 
 
 def _one_pass(theta, factor, rows, chosen):
