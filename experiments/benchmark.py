@@ -84,12 +84,10 @@ def main():
     arguments = parser.parse_args()
     instance = jc.deferral.from_log("mot_gpt35_date_cot1_40@20")
     print(f"{arguments.seeds} seeds, {arguments.steps} rounds, 50 records; microseconds per seed and round")
-    print(f"{'policy':36s}{'compile s':>10s}{'run':>9s}{'floor':>8s}{'NumPy':>10s}{'ratio':>8s}{'peak MiB':>10s}")
+    print(f"{'policy':36s}{'compile s':>10s}{'run':>9s}{'floor':>8s}{'NumPy':>10s}{'ratio':>9s}{'peak MiB':>10s}")
     rows = []
     for name, (policy, reference_name, options) in policies().items():
-        study = jc.compare(
-            instance, {name: policy}, num_steps=arguments.steps, num_seeds=arguments.seeds, record=50
-        )
+        study = jc.compare(instance, {name: policy}, num_steps=arguments.steps, num_seeds=arguments.seeds, record=50)
         times = study.meta["times"][name]
         run = times["run_seconds"] / arguments.seeds / arguments.steps * 1e6
         reference = reference_microseconds(instance, reference_name, options)
@@ -106,9 +104,11 @@ def main():
         }
         rows.append(row)
         cells = [row["floor_microseconds"], reference, row["ratio"]]
-        floor, numpy_time, ratio = (f"{cell:.4g}" if cell else "-" for cell in cells)
+        floor, numpy_time, ratio = (
+            "-" if not cell else f"{cell:,.0f}" if cell > 100 else f"{cell:.3g}" for cell in cells
+        )
         print(
-            f"{name:36s}{row['compile_seconds']:10.1f}{run:9.3f}{floor:>8s}{numpy_time:>10s}{ratio:>8s}"
+            f"{name:36s}{row['compile_seconds']:10.1f}{run:9.3f}{floor:>8s}{numpy_time:>10s}{ratio:>9s}"
             f"{row['peak_mebibytes']:10.0f}",
             flush=True,
         )

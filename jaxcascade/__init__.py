@@ -13,15 +13,14 @@ from typing import Any
 
 from jaxcascade import cascade, data, deferral, kernels, queueing
 from jaxcascade._version import __version__
+from jaxcascade.arrays import load_instance, save_instance
 from jaxcascade.core import Audit, Environment, Policy, System, get_system, register_system, systems
 from jaxcascade.simulate import Trajectories, simulate
 from jaxcascade.study import (
     Interval,
     Study,
     compare,
-    load_instance,
     load_study,
-    save_instance,
     sweep,
 )
 

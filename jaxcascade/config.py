@@ -24,10 +24,11 @@ from jaxcascade._toml import (
     whole,
     with_value,
 )
+from jaxcascade.arrays import load_instance
 from jaxcascade.core import Policy, System, choose, closest, get_system, one_of, systems
 from jaxcascade.data import level_counts
 from jaxcascade.simulate import prepare, record_steps
-from jaxcascade.study import Study, compare, load_instance, sweep
+from jaxcascade.study import Study, compare, sweep
 
 _QUICK = ("num_steps", "num_seeds", "record", "snapshot", "sweep")
 _TEXTS = ("title", "description", "system")

@@ -5,7 +5,6 @@ import json
 import math
 import os
 import warnings
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxcascade.arrays import read_npz, write_npz
 from jaxcascade.core import Policy, choose, get_system, system_of
 from jaxcascade.simulate import prepare, record_steps, run_block
 
@@ -164,7 +164,7 @@ class Study:
                 arrays |= {f"{kind}/{policy}/{name}": array for name, array in table.items()}
         about = {"system": self.system, "axes": self.axes, "policies": self.policies, "meta": self.meta}
         arrays["about"] = np.array(json.dumps(about, default=_plain))
-        _write_npz(path, arrays)
+        write_npz(path, arrays)
 
     def to_pandas(self) -> Any:
         """A tidy DataFrame, one row per grid point, policy, seed and recorded round, one column per metric.
@@ -225,34 +225,26 @@ def compare(
       ValueError: on impossible arguments, before anything is run.
       FloatingPointError: if a policy's check of its own numbers failed.
     """
+    options: dict[str, Any] = {
+        "num_steps": num_steps,
+        "num_seeds": num_seeds,
+        "seed": seed,
+        "record": record,
+        "snapshot": snapshot,
+        "seed_chunk": seed_chunk,
+        "progress": progress,
+    }
     if axis is None:
-        return sweep(
-            lambda: (instance, policies),
-            {},
-            num_steps=num_steps,
-            num_seeds=num_seeds,
-            seed=seed,
-            record=record,
-            snapshot=snapshot,
-            seed_chunk=seed_chunk,
-            progress=progress,
-        )
+        return sweep(lambda: (instance, policies), {}, **options)
     name, values = axis[0], list(axis[1])
     lengths = {leaf.shape[0] if np.ndim(leaf) else None for leaf in jax.tree.leaves(instance)}
     if lengths != {len(values)}:
         raise ValueError(f"axis: expected every leaf of the instance to have {len(values)} entries for {name!r}")
-    return sweep(
-        lambda index: (jax.tree.map(lambda leaf: leaf[index], instance), policies),
-        {"index": range(len(values))},
-        num_steps=num_steps,
-        num_seeds=num_seeds,
-        seed=seed,
-        record=record,
-        snapshot=snapshot,
-        seed_chunk=seed_chunk,
-        progress=progress,
-        axes={name: values},
-    )
+
+    def entry(index: int) -> tuple[Any, Mapping[str, Policy]]:
+        return jax.tree.map(lambda leaf: leaf[index], instance), policies
+
+    return sweep(entry, {"index": range(len(values))}, axes={name: values}, **options)
 
 
 def sweep(
@@ -382,7 +374,7 @@ def load_study(path: str | os.PathLike) -> Study:
       FileNotFoundError: if there is no such file.
       ValueError: if it is not a whole study file.
     """
-    arrays = _read_npz(path, "a study")
+    arrays = read_npz(path, "a study")
     if "about" not in arrays or "steps" not in arrays:
         raise ValueError(f"{path}: expected a study, got an .npz file without 'about' and 'steps'")
     about = json.loads(str(arrays["about"]))
@@ -393,34 +385,6 @@ def load_study(path: str | os.PathLike) -> Study:
             policy, _, name = rest.rpartition("/")
             tables[kind].setdefault(policy, {})[name] = array
     return Study(about["system"], arrays["steps"], tables["curve"], about["axes"], tables["snapshot"], about["meta"])
-
-
-def save_instance(path: str | os.PathLike, instance: Any) -> None:
-    """Write an instance to an ``.npz`` file: its arrays under the names of the spec tables, and ``system``.
-
-    Raises:
-      ValueError: if the instance is of no registered system.
-    """
-    system = system_of(instance)
-    arrays = {name: np.asarray(value) for name, value in vars(instance).items()}
-    _write_npz(path, {"system": np.array(system.name), **arrays})
-
-
-def load_instance(path: str | os.PathLike) -> Any:
-    """The instance saved at ``path``, checked.
-
-    Raises:
-      FileNotFoundError: if there is no such file.
-      ValueError: naming the file and the array, what was expected and what came.
-    """
-    arrays = _read_npz(path, "an instance")
-    if "system" not in arrays:
-        raise ValueError(f"{path}: expected an instance with an array 'system', got {', '.join(arrays) or 'none'}")
-    try:
-        system = get_system(str(arrays.pop("system")))
-        return system.from_arrays(arrays)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
 
 
 def _groups(made, environments, name):
@@ -475,24 +439,3 @@ def _same(option, value):
     if isinstance(option, float) and isinstance(value, (int, float)):
         return math.isclose(option, value, rel_tol=1e-9)
     return option == value
-
-
-def _write_npz(path, arrays):
-    path = os.fspath(path)
-    partial = f"{path}.partial"
-    with open(partial, "wb") as file:
-        np.savez_compressed(file, **arrays)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
-
-
-def _read_npz(path, what):
-    try:
-        # A handle of our own: np.load leaks its own one on a damaged archive.
-        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path}: expected {what}, got no such file") from None
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path}: expected {what} as a whole .npz file, got a damaged one ({error})") from error

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jaxcascade import deferral
+from jaxcascade.deferral import tuning
 from jaxcascade.deferral.environment import Noise
 from jaxcascade.simulate import seed_keys, simulate
 from tests.conftest import quick_jit
@@ -103,11 +104,32 @@ RUNS = [
     *(("several servers", rule) for rule in [*deferral.SYSTEM.policies, "kl_pbd, both", "kl_pbd, every 7"]),
     *(("no queue", rule) for rule in RULES if rule not in ("kl_pbd", "kl_pbd_plus", "greedy_bellman", "oracle")),
 ]
-LONG_RUNS = [(group, rule) for group in GROUPS for rule in RULES]
+LONG_RUNS = [(group, rule) for group in (*GROUPS, "random") for rule in RULES]
+
+
+def random_world(seed, capacity=4, levels=4, longest=3):
+    """A world of random numbers, with zeros and ones among its probabilities and now and then no holding cost."""
+    rng = np.random.default_rng(seed)
+    arrival, service = (rng.dirichlet(np.full(size, 0.5)) for size in (levels + 1, longest + 1))
+    for law in (arrival, service):
+        law[np.argmin(law)] = 0
+        law /= law.sum()
+    return {
+        "accuracy": np.clip(rng.uniform(-0.1, 1.1, levels), 0, 1),
+        "arrival": arrival,
+        "service": service,
+        "cost_error": rng.uniform(0.5, 2),
+        "cost_expert": rng.uniform(0.01, 0.6),
+        "cost_holding": rng.choice([0, 1]) * rng.uniform(0, 0.1),
+        "score": rng.random(levels),
+        "queue_capacity": capacity,
+    }
 
 
 def worlds_of(group):
     """The group's instances, each as a dict of float64 arrays."""
+    if group == "random":
+        return [random_world(seed) for seed in range(12)]
     capacity, most_served, names = GROUPS[group]
     fields = ("accuracy", "arrival", "service", "cost_error", "cost_expert", "cost_holding", "score")
     worlds = []
@@ -197,7 +219,7 @@ def check_parity(group, rule, rounds, told="nothing"):
         true = {
             key: run[key][:until] for key in ("action", "queue", "threshold", "regret", "cost", "labels", "correct")
         }
-        where = f"{GROUPS[group][2][row]}, {rule}"
+        where = f"{group} {row}, {rule}"
         np.testing.assert_array_equal(mine["deferrals"], true["action"], where)
         np.testing.assert_array_equal(mine["queue"], true["queue"], where)
         np.testing.assert_array_equal(mine["labels"], true["labels"], where)
@@ -223,7 +245,7 @@ def check_parity(group, rule, rounds, told="nothing"):
         elif "estimate_service" in options:  # nothing to plan with yet
             threshold = np.nan_to_num(threshold, nan=0.0)
         np.testing.assert_allclose(mine["threshold_mean"], threshold, atol=1e-6, err_msg=where)
-    assert shortened <= 1, f"{shortened} runs of {rule} met a tie"
+    assert shortened <= 0.25 * len(worlds), f"{shortened} runs of {rule} met a tie"
 
 
 @pytest.mark.parametrize(("group", "rule"), RUNS)
@@ -235,7 +257,55 @@ def test_policies_agree_with_the_reference_in_every_round(group, rule, x64, quic
 @pytest.mark.slow
 @pytest.mark.parametrize(("group", "rule"), LONG_RUNS)
 def test_policies_agree_with_the_reference_in_long_runs(group, rule, x64, quick_reference):
-    check_parity(group, rule, 600)
+    check_parity(group, rule, 500)
+
+
+@lru_cache
+def many_random_worlds():
+    worlds = [random_world(seed) for seed in range(100, 124)]
+    return worlds, jax.tree.map(lambda *leaves: jnp.stack(leaves), *(deferral.make_instance(**w) for w in worlds))
+
+
+def cost_of(world, thresholds, horizon):
+    """The reference's expected cost of a threshold rule under h = p."""
+    numbers = [world[name] for name in ("score", "arrival", "service", "cost_error", "cost_expert", "cost_holding")]
+    return reference.fixed_policy_cost(thresholds, *numbers, world["queue_capacity"], horizon)
+
+
+@pytest.mark.parametrize("horizon", [1, 120])
+def test_thresholds_are_tuned_as_well_as_the_references(horizon, x64):
+    """Their expected costs agree; the rules themselves may differ where levels never come."""
+    worlds, instances = many_random_worlds()
+
+    @quick_jit
+    def tune(instances, horizon):
+        tuners = (tuning.tune_confidence_thresholds, tuning.tune_queue_thresholds)
+        return [jax.vmap(lambda i, tune=tune: tune(i, i.arrival[1:], horizon))(instances) for tune in tuners]
+
+    found = jax.device_get(tune(instances, np.int32(horizon)))
+    tuners = (reference.tune_confidence_thresholds, reference.tune_queue_thresholds)
+    for rules, exact in zip(found, tuners, strict=True):
+        for rule, world in zip(rules, worlds, strict=True):
+            assert np.all((rule >= 0) & (rule <= world["queue_capacity"]))
+            best = cost_of(world, exact(world, horizon), horizon)
+            assert cost_of(world, rule, horizon) == pytest.approx(best, rel=1e-9)
+
+
+def test_expected_costs_over_long_horizons_are_those_of_a_loop(x64):
+    worlds, instances = many_random_worlds()
+    rules = np.random.default_rng(0).integers(0, 5, (len(worlds), 4))
+    cost = quick_jit(
+        jax.vmap(lambda i, rule, horizon: tuning.expected_cost(i, i.arrival[1:], rule, horizon), (0, 0, None))
+    )
+    for horizon in (1, 2, 1000, 4097):
+        found = cost(instances, rules, np.int32(horizon))
+        exact = [cost_of(world, rule, horizon) for world, rule in zip(worlds, rules, strict=True)]
+        np.testing.assert_allclose(found, exact, rtol=1e-11)
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_the_shortest_horizons(rounds, x64):
+    check_parity("no queue", "kl_pbd, arrival", rounds)
 
 
 @pytest.mark.parametrize("rule", ["kl_pbd", "salmut_sf", "random, .3"])

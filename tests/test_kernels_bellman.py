@@ -176,14 +176,15 @@ def check_plans(problems, costs, float_mode):
     flat = Problems.of(jax.tree.map(lambda leaf: np.reshape(leaf, (size * horizon, *leaf.shape[2:])), problems))
     left = np.tile(horizon - np.arange(1, horizon + 1), size)
     exact = costs_with_rounds_left(flat, left, capacity)
-    error = np.abs(np.asarray(costs, np.float64) - exact.reshape(costs.shape)).max((0, 2))
-    worst = error.max()
-    assert worst <= TOLERANCE[float_mode], (
-        worst,
-        f"{np.sum(error > TOLERANCE[float_mode])} rounds",
-        f"first at t={np.argmax(error > TOLERANCE[float_mode]) + 1}",
+    error = np.abs(np.asarray(costs, np.float64) - exact.reshape(costs.shape)).max(2)
+    allowed = np.full(error.shape, TOLERANCE[float_mode])
+    if float_mode == "float32":  # a cost of 12, with hardly any service, has fewer digits behind the point
+        allowed = np.maximum(allowed, 2e-5 * exact.reshape(costs.shape).max(2))
+    rows, rounds = np.nonzero(error > allowed)
+    assert not len(rows), (
+        f"{len(rows)} rounds are off, by up to {error.max()}, first problem {rows[0]} at {rounds[0] + 1}"
     )
-    return worst
+    return error.max()
 
 
 PLANS = list(itertools.product(LAWS, CAPACITIES, (False, True), [2000], TOLERANCE))

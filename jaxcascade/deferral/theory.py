@@ -67,9 +67,7 @@ def gap_dependent_bound(instance: Instance, horizon: int) -> float:
     n = _numbers(instance, horizon)
     waits = np.minimum(n.arrival * horizon, n.capacity + 4 * n.budget / gap).sum()
     logs = np.log1p(n.arrival * horizon / n.budget).sum()
-    return float(
-        len(n.accuracy) * n.kappa * n.budget + 2 * n.cost_error * (waits + n.capacity * (1 + 4 * logs))
-    )
+    return float(len(n.accuracy) * n.kappa * n.budget + 2 * n.cost_error * (waits + n.capacity * (1 + 4 * logs)))
 
 
 def worst_case_bound(instance: Instance, horizon: int) -> float:
@@ -114,9 +112,7 @@ def unknown_distributions_bound(instance: Instance, horizon: int, estimate_servi
     for served, probability in enumerate(np.asarray(instance.service, np.float64)):
         law[min(served, n.capacity)] += probability
     half = n.service_rate / 2
-    service_factor = (
-        slope(half) ** 2 / n.cost_holding + slope(half) + n.cost_holding * n.capacity**2 / half**2
-    )
+    service_factor = slope(half) ** 2 / n.cost_holding + slope(half) + n.cost_holding * n.capacity**2 / half**2
     fluctuation = np.minimum(law * horizon, np.sqrt(law * (1 - law) * horizon)).sum()
     queries = n.arrival.sum()
     return float(

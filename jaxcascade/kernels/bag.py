@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 FREE = jnp.iinfo(jnp.int32).max
 
@@ -103,8 +104,16 @@ def bag_first(bag: Bag, among: jax.Array, score: jax.Array) -> jax.Array:
 def first_of(arrived: jax.Array, among: jax.Array, score: jax.Array) -> jax.Array:
     """As ``bag_first``, for ``arrived [capacity]`` where ``among`` holds no free slot."""
     lowest = -jnp.inf if jnp.issubdtype(score.dtype, jnp.floating) else jnp.iinfo(score.dtype).min
-    best = jnp.max(jnp.where(among, score, lowest))
-    return jnp.min(jnp.where(among & (score == best), arrived, FREE))
+    lowest = jnp.asarray(lowest, score.dtype)
+
+    # One reduction over pairs: a maximum that is compared with the scores afterwards may match none of them,
+    # since XLA can compute them twice, rounded differently.
+    def better(first, second):
+        wins = (first[0] > second[0]) | ((first[0] == second[0]) & (first[1] < second[1]))
+        return jnp.where(wins, first[0], second[0]), jnp.where(wins, first[1], second[1])
+
+    pairs = (jnp.where(among, score, lowest), jnp.where(among, arrived, FREE))
+    return lax.reduce(pairs, (lowest, jnp.asarray(FREE, arrived.dtype)), better, (0,))[1]
 
 
 def bag_grow(bag: Bag, record_ndim: Any) -> Bag:

@@ -86,8 +86,7 @@ def best_assortment(utility: jax.Array, size: int) -> jax.Array:
     index = jnp.arange(number, dtype=jnp.int32)
     free = jnp.ones((number,), bool)
     for _ in range(size):
-        best = jnp.max(jnp.where(free, utility, -jnp.inf))
-        free = free & (index != jnp.min(jnp.where(free & (utility == best), index, number)))
+        free = free & (index != jnp.argmax(jnp.where(free, utility, -jnp.inf)))
     if size == 1:
         return jnp.min(jnp.where(free, number, index))[None]
     # The k-th taken index is the number of positions up to which fewer than k+1 were taken.
