@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxcascade as jc
 from jaxcascade import deferral
 from jaxcascade.deferral import tuning
 from jaxcascade.deferral.environment import Noise
@@ -336,3 +337,44 @@ def test_the_runner_feeds_the_environments_noise(rule, x64, quick_reference):
         np.testing.assert_allclose(metrics["regret"][seed], np.cumsum(run["regret"]), atol=1e-9)
         mean = np.cumsum(run["queue"]) / np.arange(1, rounds + 1)
         np.testing.assert_allclose(metrics["queue_length_mean"][seed], mean, rtol=1e-12)
+
+
+# Regret at rounds 5000, 10000 and 20000 with its standard error, mean queue, deferral rate, accuracy, mean threshold:
+# what an independent NumPy program measured over 40 seeds (shared/instances/README.md).
+REAL_LOG = {
+    "kl_pbd": ((78.1, 1.1), (114.1, 1.6), (162.5, 2.3), 0.795, 0.242, 0.891, 0.482),
+    "kl_pbd_plus": ((34.0, 1.4), (44.8, 1.8), (58.3, 2.2), 0.550, 0.190, 0.876, 0.572),
+    "greedy_bellman": ((76.5, 4.4), (151.5, 8.9), (302.8, 17.8), 0.249, 0.099, 0.832, 0.644),
+    "naive_bellman": ((37.1, 0.4), (73.7, 0.5), (148.2, 0.9), 0.275, 0.116, 0.844, 0.644),
+    "kl_ucb_4p": ((771.8, 12.7), (1371.0, 13.2), (2567.3, 14.6), 4.561, 0.333, 0.906, 0.649),
+    "kl_pbd, arrival": ((78.7, 1.2), (115.0, 1.5), (163.4, 2.1), 0.796, 0.242, 0.891, 0.483),
+    "kl_pbd_plus, arrival": ((33.3, 1.4), (43.5, 1.7), (54.6, 2.1), 0.544, 0.189, 0.876, 0.574),
+    "greedy_bellman, arrival": ((76.2, 4.6), (150.7, 9.4), (300.3, 18.8), 0.251, 0.099, 0.832, 0.643),
+    "naive_bellman, arrival": ((37.2, 0.4), (73.8, 0.5), (148.3, 0.9), 0.275, 0.116, 0.844, 0.644),
+}
+
+
+@pytest.mark.slow
+def test_a_real_log_gives_the_measured_regrets(shared):
+    instance = jc.load_instance(shared / "instances" / "deferral_date20.npz")
+    policies = {
+        rule: deferral.SYSTEM.policies[rule.partition(",")[0]](**{"estimate_arrival": True} if "," in rule else {})
+        for rule in REAL_LOG
+    }
+    study = jc.compare(instance, policies, num_steps=20_000, num_seeds=40, record=[5000, 10_000, 20_000])
+    for rule, (*regrets, queue, deferral_rate, accuracy, threshold) in REAL_LOG.items():
+        found = study.interval(rule, "regret")
+        error = np.hypot(found.sd / np.sqrt(found.n), [sd for _, sd in regrets])
+        z = (found.mean - [mean for mean, _ in regrets]) / error
+        print(rule, np.round(z, 2))
+        assert np.all(np.abs(z) < 3.5), (rule, z)
+        for metric, value in (
+            ("queue_length_mean", queue),
+            ("deferral_rate", deferral_rate),
+            ("accuracy", accuracy),
+            ("threshold_mean", threshold),
+        ):
+            mine = study.interval(rule, metric)
+            # Rounded to three places, and with about the same spread as mine.
+            slack = 3.5 * np.sqrt(2) * mine.sd[-1] / np.sqrt(mine.n) + 5e-4
+            assert abs(mine.mean[-1] - value) <= slack, (rule, metric, mine.mean[-1], value)
