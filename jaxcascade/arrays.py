@@ -62,8 +62,12 @@ def read_npz(path: str | os.PathLike, what: str) -> dict[str, np.ndarray]:
     """
     try:
         # A handle of our own: np.load leaks its own one on a damaged archive.
-        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+        with open(path, "rb") as stream:
+            file = np.load(stream, allow_pickle=False)
+            if isinstance(file, np.ndarray):
+                raise ValueError("one array without a name")
+            with file:
+                return {name: file[name] for name in file.files}
     except FileNotFoundError:
         raise FileNotFoundError(f"{path}: expected {what}, got no such file") from None
     except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:

@@ -156,7 +156,7 @@ def _simulate(environment, policy, instance, params, key, num_steps, num_seeds, 
     for name, values in blocks.items():
         total = values if kinds[name] == NOW else jnp.cumsum(values, axis=0)
         if kinds[name] not in (NOW, SUM):
-            total = total / ends[:, None]
+            total = total.astype(float) / ends[:, None]
         metrics[name] = total.T
     return metrics, memory, _audit(environment, policy, models, memory, num_seeds)
 

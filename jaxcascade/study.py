@@ -288,6 +288,8 @@ def sweep(
     steps = record_steps(np.asarray(record) if np.ndim(record) else record, num_steps)  # type: ignore[arg-type]
     if snapshot is not None and not 1 <= snapshot <= num_steps:
         raise ValueError(f"snapshot: expected a round within 1..{num_steps}, got {snapshot!r}")
+    if seed_chunk is not None and seed_chunk < 1:
+        raise ValueError(f"seed_chunk: expected a whole number >= 1, got {seed_chunk!r}")
     for name, values in grid.items():
         if not len(values):
             raise ValueError(f"{name}: expected at least one value, got none")
@@ -363,7 +365,7 @@ def sweep(
         "times": times,
         "float_type": str(jnp.result_type(float)),
     }
-    chosen = {name: list(values) for name, values in (grid if axes is None else axes).items()}
+    chosen = {name: [_scalar(v) for v in values] for name, values in (grid if axes is None else axes).items()}
     return Study(system.name, steps, curves, chosen, snapshots, meta)
 
 
@@ -377,14 +379,19 @@ def load_study(path: str | os.PathLike) -> Study:
     arrays = read_npz(path, "a study")
     if "about" not in arrays or "steps" not in arrays:
         raise ValueError(f"{path}: expected a study, got an .npz file without 'about' and 'steps'")
-    about = json.loads(str(arrays["about"]))
-    tables: dict[str, dict] = {"curve": {name: {} for name in about["policies"]}, "snapshot": {}}
-    for key, array in arrays.items():
-        kind, _, rest = key.partition("/")
-        if rest:
-            policy, _, name = rest.rpartition("/")
-            tables[kind].setdefault(policy, {})[name] = array
-    return Study(about["system"], arrays["steps"], tables["curve"], about["axes"], tables["snapshot"], about["meta"])
+    try:
+        about = json.loads(str(arrays["about"]))
+        tables: dict[str, dict] = {"curve": {name: {} for name in about["policies"]}, "snapshot": {}}
+        for key, array in arrays.items():
+            kind, _, rest = key.partition("/")
+            if rest:
+                policy, _, name = rest.rpartition("/")
+                tables[kind].setdefault(policy, {})[name] = array
+        return Study(
+            about["system"], arrays["steps"], tables["curve"], about["axes"], tables["snapshot"], about["meta"]
+        )
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: expected a study, got one whose description is damaged ({error!r})") from error
 
 
 def _groups(made, environments, name):
@@ -424,6 +431,11 @@ def _interval(values):
     return Interval(np.mean(values, axis=-2), spread, _NORMAL_95 * spread / math.sqrt(count), count)
 
 
+def _scalar(value):
+    """An axis value as a plain number where it is an array of one."""
+    return value.item() if hasattr(value, "item") and np.ndim(value) == 0 else value
+
+
 def _plain(value):
     """Numbers and arrays as JSON can hold them; nan and infinities become None."""
     if isinstance(value, np.ndarray):
@@ -436,6 +448,7 @@ def _plain(value):
 
 
 def _same(option, value):
+    option, value = _scalar(option), _scalar(value)
     if isinstance(option, float) and isinstance(value, (int, float)):
         return math.isclose(option, value, rel_tol=1e-9)
     return option == value

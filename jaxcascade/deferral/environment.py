@@ -1,6 +1,5 @@
 """The deferral system: levels arrive, the policy answers or defers, the expert serves and reveals labels."""
 
-from functools import lru_cache
 from typing import NamedTuple
 
 import jax
@@ -8,7 +7,7 @@ import jax.numpy as jnp
 
 from jaxcascade.core import MEAN, NOW, SUM, Audit, Environment
 from jaxcascade.deferral.instance import Instance
-from jaxcascade.deferral.oracle import marginal_costs_at, oracle_table, table_rows
+from jaxcascade.deferral.oracle import TABLE_ROWS, marginal_costs_at, oracle_table
 from jaxcascade.kernels import Fifo, drain_cost, fifo_init, fifo_pop, fifo_push
 
 METRICS = (
@@ -92,24 +91,25 @@ def environment(instance: Instance, num_steps: int) -> Environment:
     ``full_queue`` the rounds that began with a full queue, ``threshold_mean`` averages ``max(tau, 0)``.
 
     Args:
-      instance: the instance, for its static sizes.
-      num_steps: horizon T.
+      instance: the instance; one environment serves all.
+      num_steps: horizon T, likewise.
 
     Source: arXiv 2610.15128, Section 3.
     """
-    del instance
-    return _make(table_rows(num_steps))
+    del instance, num_steps
+    return Environment(_setup, _noise, _init, _observe, _step, METRICS, audit=_audit)
 
 
-@lru_cache
-def _make(rows):
-    def setup(instance, horizon):
-        table, audit = oracle_table(instance, instance.accuracy, rows)
-        drain = drain_cost(instance.service, instance.cost_holding, instance.queue_capacity)
-        # A table that holds every round needs no fixed point.
-        return Model(instance, table, drain, horizon, audit._replace(value=jnp.where(horizon > rows, audit.value, 0)))
+def _setup(instance, horizon):
+    table, audit = oracle_table(instance, instance.accuracy, TABLE_ROWS)
+    drain = drain_cost(instance.service, instance.cost_holding, instance.queue_capacity)
+    # A table that holds every round needs no fixed point.
+    gap = jnp.where(horizon > TABLE_ROWS, audit.value, 0)
+    return Model(instance, table, drain, jnp.asarray(horizon, jnp.int32), audit._replace(value=gap))
 
-    return Environment(setup, _noise, _init, _observe, _step, METRICS, audit=lambda model: {"oracle_gap": model.audit})
+
+def _audit(model):
+    return {"oracle_gap": model.audit}
 
 
 def _noise(key, model):

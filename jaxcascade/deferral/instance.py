@@ -107,7 +107,13 @@ def from_arrays(arrays: dict[str, np.ndarray]) -> Instance:
     capacity = np.asarray(arrays["queue_capacity"])
     if capacity.ndim or capacity.dtype.kind not in "iu":
         raise ValueError(f"queue_capacity: expected one whole number, got {capacity!r}")
-    floats = {name: jnp.asarray(arrays[name], float) for name in names if name != "queue_capacity"}
+    floats = {}
+    for name in names[:-1]:
+        array, axes = np.asarray(arrays[name]), 0 if name.startswith("cost") else 1
+        if array.dtype.kind not in "iuf" or array.ndim != axes:
+            expected = "one number" if axes == 0 else "a list of numbers"
+            raise ValueError(f"{name}: expected {expected}, got {array.dtype} of shape {array.shape}")
+        floats[name] = jnp.asarray(array, float)
     instance = Instance(**floats, queue_capacity=int(capacity))
     validate(instance)
     return instance

@@ -15,7 +15,8 @@ from jaxcascade.kernels import (
 )
 
 # The recursion settles in 70-250 rounds on the paper's instances, in 400-2000 with holding costs near 0.
-_MOST_ROWS = 4096
+# One size for every horizon, so that another horizon compiles nothing.
+TABLE_ROWS = 4096
 
 
 def admission_problem(instance: Instance, accuracy: jax.Array, arrival: jax.Array) -> Admission:
@@ -34,11 +35,6 @@ def admission_problem(instance: Instance, accuracy: jax.Array, arrival: jax.Arra
     )
 
 
-def table_rows(num_steps: int) -> int:
-    """Number of rows of an oracle table for a horizon: all rounds, or the last 4096 of a longer one."""
-    return min(num_steps, _MOST_ROWS)
-
-
 def oracle_table(instance: Instance, accuracy: jax.Array, rows: int) -> tuple[jax.Array, Audit]:
     """Marginal costs ``M(b)`` by rounds left, ``[rows + 1, B + 1]``, and how far the last rows are apart.
 
@@ -49,7 +45,7 @@ def oracle_table(instance: Instance, accuracy: jax.Array, rows: int) -> tuple[ja
     Args:
       instance: the instance.
       accuracy: ``[K]`` accuracies to plan with.
-      rows: number of exact rows, static; take ``table_rows(horizon)``.
+      rows: number of exact rows, static; ``TABLE_ROWS`` serves every horizon.
 
     Source: arXiv 2610.15128, Section 3.2.
     """

@@ -15,11 +15,11 @@ from jaxcascade.core import Audit, Policy
 from jaxcascade.deferral.environment import Action
 from jaxcascade.deferral.labels import Labels, count_arrival, count_labels, empirical_mean, no_labels
 from jaxcascade.deferral.oracle import (
+    TABLE_ROWS,
     gap_limit,
     marginal_costs_at,
     oracle_table,
     rule_in_force,
-    table_rows,
 )
 from jaxcascade.kernels import (
     Admission,
@@ -337,7 +337,7 @@ class PlannedState(NamedTuple):
 def _planned(accuracy_name):
     def setup(params, view, horizon):
         accuracy = getattr(view, accuracy_name)
-        table, audit = oracle_table(view, accuracy, table_rows(_LONGEST_WINDOW))
+        table, audit = oracle_table(view, accuracy, TABLE_ROWS)
         return PlannedModel(view, accuracy, table, horizon, audit)
 
     def costs(model, t):

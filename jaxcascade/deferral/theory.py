@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxcascade.deferral.instance import Instance
-from jaxcascade.deferral.oracle import oracle_table, settled_threshold, table_rows
+from jaxcascade.deferral.oracle import TABLE_ROWS, oracle_table, settled_threshold
 
 
 class _Numbers(NamedTuple):
@@ -46,7 +46,7 @@ def smallest_gap(instance: Instance, horizon: int) -> float:
 
     Source: arXiv 2610.15128, Section 4.2.
     """
-    table, _ = oracle_table(instance, instance.accuracy, table_rows(horizon))
+    table, _ = oracle_table(instance, instance.accuracy, min(horizon, TABLE_ROWS))
     table = np.asarray(table, np.float64)[:horizon, :-1]
     threshold = 1 - table / float(instance.cost_error)
     distance = np.abs(np.asarray(instance.accuracy, np.float64)[:, None, None] - threshold)
