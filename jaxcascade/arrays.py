@@ -2,6 +2,7 @@
 
 import os
 import zipfile
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -70,5 +71,5 @@ def read_npz(path: str | os.PathLike, what: str) -> dict[str, np.ndarray]:
                 return {name: file[name] for name in file.files}
     except FileNotFoundError:
         raise FileNotFoundError(f"{path}: expected {what}, got no such file") from None
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
+    except (ValueError, EOFError, OSError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path}: expected {what} as a whole .npz file, got a damaged one ({error})") from error
