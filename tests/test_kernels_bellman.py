@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxcascade import deferral
+from jaxcascade.core import with_float_type
 from jaxcascade.deferral import plug_in
 from jaxcascade.deferral.environment import Noise
 from jaxcascade.kernels import (
@@ -175,14 +176,13 @@ def check_plans(problems, costs, float_mode):
     size, horizon, capacity = costs.shape
     flat = Problems.of(jax.tree.map(lambda leaf: np.reshape(leaf, (size * horizon, *leaf.shape[2:])), problems))
     left = np.tile(horizon - np.arange(1, horizon + 1), size)
-    exact = costs_with_rounds_left(flat, left, capacity)
-    error = np.abs(np.asarray(costs, np.float64) - exact.reshape(costs.shape)).max(2)
-    allowed = np.full(error.shape, TOLERANCE[float_mode])
-    if float_mode == "float32":  # a cost of 12, with hardly any service, has fewer digits behind the point
-        allowed = np.maximum(allowed, 2e-5 * exact.reshape(costs.shape).max(2))
-    rows, rounds = np.nonzero(error > allowed)
+    exact = costs_with_rounds_left(flat, left, capacity).reshape(costs.shape)
+    error = np.abs(np.asarray(costs, np.float64) - exact)
+    # A single-precision cost of 12, which no loss reaches, has fewer digits behind the point.
+    digits = 2e-5 if float_mode == "float32" else 0
+    rows, rounds, _ = np.nonzero(error > np.maximum(TOLERANCE[float_mode], digits * exact))
     assert not len(rows), (
-        f"{len(rows)} rounds are off, by up to {error.max()}, first problem {rows[0]} at {rounds[0] + 1}"
+        f"{len(rows)} costs are off, by up to {error.max()}, first problem {rows[0]} at {rounds[0] + 1}"
     )
     return error.max()
 
@@ -202,6 +202,26 @@ def test_plans_of_drifting_estimates_are_backward_induction(law, capacity, estim
     assert np.all(audit.value <= audit.limit)
     print(f"window {window.tolist()}")
     print(f"worst error {check_plans(problems, costs, float_mode):.1e}")
+
+
+def test_a_window_too_short_for_the_problem_shows_in_the_audit(monkeypatch):
+    instance = deferral.make_instance(
+        [0.2, 0.9], [0.0, 0.5, 0.5], service=(0.8, 0.2), cost_expert=0.2, cost_holding=0.0, queue_capacity=20
+    )
+    policy = deferral.kl_pbd()
+
+    def audit(horizon):
+        model = policy.setup(policy.params, with_float_type(instance), horizon)
+        return model.window, policy.audit(model, policy.init(model))["bellman_gap"]
+
+    window, enough = audit(5000)
+    assert window > 64
+    assert enough.value == 0
+    monkeypatch.setattr(plug_in, "_LONGEST_WINDOW", 64)
+    window, short = audit(5000)
+    assert window == 64
+    assert short.value > short.limit
+    assert audit(64)[1].value == 0  # all of a short run is exact
 
 
 @quick_jit(static_argnames="policy")

@@ -277,6 +277,24 @@ def test_a_damaged_study_is_named(study, tmp_path, kind):
         jc.load_study(path)
 
 
+def test_flipped_bytes_are_noticed_wherever_they_are(study, tmp_path):
+    path = tmp_path / "study.npz"
+    study.save(path)
+    whole = path.read_bytes()
+    refused = 0
+    for start in range(0, len(whole), 211):
+        flipped = bytes(255 - byte for byte in whole[start : start + 8])
+        path.write_bytes(whole[:start] + flipped + whole[start + 8 :])
+        try:
+            loaded = jc.load_study(path)
+        except ValueError as error:
+            refused += 1
+            assert str(error).startswith(f"{path}: expected a study")
+        else:  # a byte that says nothing, such as a time of writing
+            assert_same(loaded, study)
+    assert refused > 20
+
+
 @pytest.mark.parametrize("kind", DAMAGES[:7])
 def test_a_damaged_instance_is_named(tmp_path, kind):
     path = tmp_path / "instance.npz"

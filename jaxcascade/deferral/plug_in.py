@@ -32,7 +32,8 @@ from jaxcascade.kernels import (
 
 _PROBES = 64
 _SETTLED = 1 / 8  # share of the permitted gap at which backward induction may stop
-_LONGEST_WINDOW = 4096
+_LONGEST_WINDOW = 65_536
+_UNPROBED_WINDOW = 4096
 
 
 def kl_pbd(estimate_arrival: bool = False, estimate_service: bool = False, resolve_every: int = 1) -> Policy:
@@ -135,9 +136,10 @@ class PlugInState(NamedTuple):
 
 
 class PlugInModel(NamedTuple):
-    """What all seeds share: the view, ``budget``, horizon, ``resolve_every`` and ``window``.
+    """What all seeds share: the view, ``budget``, horizon, ``resolve_every``, ``window`` and ``short``.
 
-    The recursion is run exactly in the last ``window`` rounds; before, its fixed point stands for it.
+    The recursion is run exactly in the last ``window`` rounds; before, its fixed point stands for it. ``short``
+    is how far the two are apart there on the problems probed, where the longest window is not long enough.
     """
 
     view: object
@@ -145,6 +147,7 @@ class PlugInModel(NamedTuple):
     horizon: jax.Array
     resolve_every: jax.Array
     window: jax.Array
+    short: jax.Array
 
 
 def _lower_bound(model, labels):
@@ -205,8 +208,8 @@ def _plug_in_functions(estimate, estimate_arrival, estimate_service):
         horizon = jnp.asarray(horizon, jnp.int32)
         rounds = jnp.maximum(horizon, 3).astype(float)
         budget = jnp.log(rounds) + jnp.log(jnp.log(rounds))
-        window = _exact_window(view, horizon, estimate_arrival, estimate_service)
-        return PlugInModel(view, budget, horizon, params["resolve_every"], window)
+        window, short = _exact_window(view, horizon, estimate_arrival, estimate_service)
+        return PlugInModel(view, budget, horizon, params["resolve_every"], window, short)
 
     def init(model):
         capacity, levels = model.view.queue_capacity, model.view.score.shape[-1]
@@ -221,7 +224,7 @@ def _plug_in_functions(estimate, estimate_arrival, estimate_service):
             jnp.zeros((most_served,), jnp.int32),
             jnp.zeros((), jnp.int32),
             zeros,
-            jnp.zeros((), zeros.dtype),
+            model.short,
         )
 
     def act(model, state, key, t, observation):
@@ -287,17 +290,19 @@ def _audit(model, state):
 
 
 def _exact_window(view, horizon, estimate_arrival, estimate_service):
-    """Rounds before the end in which the recursion is run exactly, ``[]`` int32.
+    """Rounds before the end in which the recursion is run exactly, ``[]`` int32, and what it falls short, ``[]``.
 
     Twice the rounds that the recursion takes to settle on the slowest of a spread of problems that a
     learner may face: all accuracies equal, random ones, and, where they are estimated, random arrivals.
-    An estimated service law has no prior to probe, so everything within the longest window is exact.
+    With a free queue and a long or slow one that may exceed the longest window, which the second value tells.
+    An estimated service law has no prior to probe, so a fixed window is exact.
     """
-    longest = jnp.minimum(horizon, _LONGEST_WINDOW)
+    dtype = view.score.dtype
     if estimate_service:
-        return longest
+        return jnp.minimum(horizon, _UNPROBED_WINDOW), jnp.zeros((), dtype)
+    longest = jnp.minimum(horizon, _LONGEST_WINDOW)
     random = np.random.default_rng(0)  # a fixed spread of probes, no part of the simulation's randomness
-    levels, dtype = view.score.shape[-1], view.score.dtype
+    levels = view.score.shape[-1]
     flat = np.linspace(0, 1, _PROBES // 2)[:, None] * np.ones(levels)
     accuracy = jnp.asarray(np.concatenate([flat, random.random((_PROBES - len(flat), levels))]), dtype)
     arrival = np.broadcast_to(np.full(levels, 1 / levels), accuracy.shape)
@@ -311,12 +316,15 @@ def _exact_window(view, horizon, estimate_arrival, estimate_service):
 
     problems = jax.vmap(probe)(accuracy, known)
 
-    def rounds(problem):
+    def settling(problem):
         start = drain_increments(problem.service, problem.cost_holding, view.queue_capacity).astype(dtype)
         fixed = bellman_fixed_point(problem, start).increments
-        return settle(problem, fixed, gap_limit(view) * _SETTLED, longest)[1]
+        exact, rounds = settle(problem, fixed, gap_limit(view) * _SETTLED, longest)
+        return rounds, jnp.max(jnp.abs(fixed - exact))
 
-    return jnp.minimum(2 * jnp.max(jax.vmap(rounds)(problems)) + 1, longest)
+    rounds, apart = jax.vmap(settling)(problems)
+    short = jnp.where(longest < horizon, jnp.max(apart), 0)
+    return jnp.minimum(2 * jnp.max(rounds) + 1, longest), short
 
 
 class PlannedModel(NamedTuple):
