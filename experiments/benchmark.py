@@ -1,16 +1,22 @@
-"""Time the policies: compile and run apart, beside the loop-based NumPy reference, in the same run.
+"""Time the policies of all systems: compile and run apart, beside the loop-based NumPy reference, in the same run.
 
-    python experiments/benchmark.py [--seeds 100] [--steps 20000] [--json FILE]
+    python experiments/benchmark.py [--systems deferral cascade queueing] [--quick] [--json FILE]
 
-The instance is a real self-consistency log (21 levels, capacity 8, Bernoulli(.35) service). Times are in
-microseconds per seed and round. The reference (tests/reference) solves the whole remaining horizon at
-every round, so it is timed at a much shorter one, which favours it. Peak memory is the process's own.
+Times are in microseconds per seed and round, at 50 records. The reference (tests/reference) is timed over a few
+hundred rounds only; its refits and inductions cost more in longer runs, so that this favours it. Peak memory is the
+process's own and only grows, so that a line's is an upper bound.
 
-The floor is a hand count for KL-PBD with estimated arrivals: one evaluation of the Bellman map and its
-decisions is 21 classes x 8 lengths x 6 operations = 1000, twice a round with one policy-iteration step
-between them (8 rows x 12 operations); one KL bound is 8 Newton steps of 3 transcendental functions at about
-20 operations = 500; noise is 4 threefry blocks of about 100 operations; queue, counts and metrics about 300.
-Together 3300 operations, at 8 lanes and 3 GHz about .14 microseconds on one core.
+Floors are hand counts of the arithmetic that cannot be left out, for one core of 8 float32 lanes at 3 GHz (24
+operations a nanosecond; 3.3 ns a random number; 10 GB/s from memory, 200 GB/s from the second-level cache):
+
+* deferral, KL-PBD at K=21, B=8: two evaluations of the Bellman map (21 x 8 x 6 operations each), a policy-iteration
+  step (8 rows x 12), one KL bound (8 steps x 60), 4 blocks of random numbers (100 each), counts and metrics (300).
+* cascade, DOW at m=101, A=3: 404 random numbers (1.3), two products and one rank-one update of three 101 x 101
+  matrices at one fused operation an entry (.8), the indices of the oracle (.7), and on the default schedule about 11
+  passes over each stored row (5 of the indices, the rest of the values), 400 bytes each (.5).
+* queueing, ACQB at N=d=5, 64 slots: 56 random numbers (.18), scores of 64 x 5 x 2 (.1), the queue's arrays (.1); the
+  exact estimator's passes over a mean of 500/5 rows a server, three steps of 6 x 5 products (.8). With 14 LLMs of 384
+  dimensions every round reads the sampled factors (8.3 MB once in 25 rounds) and rewrites one (.6 MB): 50.
 """
 
 import argparse
@@ -18,100 +24,194 @@ import json
 import resource
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 import jaxcascade as jc
 
-_FLOOR_MICROSECONDS = {"kl_pbd estimated arrivals": 0.14, "kl_pbd known arrivals": 0.14}
 _REFERENCE_STEPS = 200
+_COLUMNS = ("compile s", "run us", "floor", "NumPy us", "ratio", "peak MiB")
 
 
-def policies():
-    """Name -> (policy, name in the reference, its options)."""
-    make = jc.deferral
-    return {
-        "kl_pbd estimated arrivals": (make.kl_pbd(estimate_arrival=True), "kl_pbd", {"estimate_arrival": True}),
-        "kl_pbd known arrivals": (make.kl_pbd(), "kl_pbd", {}),
-        "kl_pbd_plus estimated arrivals": (
-            make.kl_pbd_plus(estimate_arrival=True),
-            "kl_pbd_plus",
-            {"estimate_arrival": True},
-        ),
-        "greedy_bellman estimated arrivals": (
-            make.greedy_bellman(estimate_arrival=True),
-            "greedy_bellman",
-            {"estimate_arrival": True},
-        ),
-        "kl_ucb_4p": (make.kl_ucb_4p(), "kl_ucb_4p", {}),
-        "salmut_sf": (make.salmut_sf(), "salmut_sf", {}),
-        "fixed_queue_threshold": (make.fixed_queue_threshold(), "fixed_queue_threshold", {}),
-        "oracle": (make.oracle(), "oracle", {}),
-    }
+class Case(NamedTuple):
+    """One line of the table; ``reference`` returns the NumPy reference's seconds for ``_REFERENCE_STEPS`` rounds."""
+
+    name: str
+    instance: object
+    policy: jc.core.Policy
+    num_seeds: int
+    num_steps: int
+    floor: float | None = None
+    reference: Callable[[], float] | None = None
 
 
-def reference_microseconds(instance, name, options):
-    """Microseconds per round of the NumPy reference, or None where the tests are not there."""
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    try:
+def deferral_cases():
+    """The policies of the deferral system on a real self-consistency log (capacity 8, Bernoulli(.35) service)."""
+    make, instance = jc.deferral, jc.deferral.from_log("mot_gpt35_date_cot1_40@20")
+
+    def case(policy, reference_name, floor=None, **options):
+        name = "deferral " + reference_name + (", arrivals estimated" if options else "")
+        return Case(name, instance, policy, 100, 20_000, floor, lambda: deferral_seconds(reference_name, options))
+
+    def deferral_seconds(name, options):
         from tests.reference import deferral_numpy
-    except ImportError:
-        return None
-    rng = np.random.default_rng(0)
-    arrays = {key: np.asarray(value, np.float64) for key, value in vars(instance).items()}
-    arrays["queue_capacity"] = int(instance.queue_capacity)
-    arrival = arrays["arrival"] / arrays["arrival"].sum()
-    service = arrays["service"] / arrays["service"].sum()
-    level = rng.choice(len(arrival), size=_REFERENCE_STEPS, p=arrival)
-    noise = {
-        "level": level,
-        "label": (rng.random(_REFERENCE_STEPS) < np.append(1, arrays["accuracy"])[level]).astype(int),
-        "capacity": rng.choice(len(service), size=_REFERENCE_STEPS, p=service),
-        "policy_uniform": rng.random(_REFERENCE_STEPS),
-    }
+
+        rng = np.random.default_rng(0)
+        arrays = {key: np.asarray(value, np.float64) for key, value in vars(instance).items()}
+        arrays["queue_capacity"] = int(instance.queue_capacity)
+        arrival, service = (arrays[key] / arrays[key].sum() for key in ("arrival", "service"))
+        level = rng.choice(len(arrival), size=_REFERENCE_STEPS, p=arrival)
+        noise = {
+            "level": level,
+            "label": (rng.random(_REFERENCE_STEPS) < np.append(1, arrays["accuracy"])[level]).astype(int),
+            "capacity": rng.choice(len(service), size=_REFERENCE_STEPS, p=service),
+            "policy_uniform": rng.random(_REFERENCE_STEPS),
+        }
+        return timed(lambda: deferral_numpy.simulate(arrays, name, noise, **options))
+
+    return [
+        case(make.kl_pbd(estimate_arrival=True), "kl_pbd", 0.14, estimate_arrival=True),
+        case(make.kl_pbd(), "kl_pbd", 0.14),
+        case(make.kl_pbd_plus(estimate_arrival=True), "kl_pbd_plus", estimate_arrival=True),
+        case(make.greedy_bellman(estimate_arrival=True), "greedy_bellman", estimate_arrival=True),
+        case(make.kl_ucb_4p(), "kl_ucb_4p"),
+        case(make.salmut_sf(), "salmut_sf"),
+        case(make.fixed_queue_threshold(), "fixed_queue_threshold"),
+        case(make.oracle(), "oracle"),
+    ]
+
+
+def cascade_cases():
+    """The learners of the cascade system on the synthetic family (100 contexts, 100 outputs, 3 boxes)."""
+    make, instance = jc.cascade, jc.cascade.synthetic("A")
+
+    def seconds(known, one_pass):
+        from tests.reference import cascade_numpy as reference
+
+        rng = np.random.default_rng(0)
+        psi = np.concatenate([np.ones((_REFERENCE_STEPS, 1)), rng.uniform(-1, 1, (_REFERENCE_STEPS, 100))], axis=1)
+        features = rng.normal(size=(_REFERENCE_STEPS, 3, 10))
+        means = reference.sigmoid(features @ np.linspace(1, -1, 10))
+        costs = rng.uniform(0.01, 0.1, (_REFERENCE_STEPS, 3))
+        periods = psi, features, costs, means, rng.uniform(size=(_REFERENCE_STEPS, 3))
+        due = set(reference.refit_rounds(_REFERENCE_STEPS, 20, 0.1))
+        learner = reference.Weitzman(3, 101, 10, known, 0.6, 0.3, due=due, one_pass=one_pass)
+        return timed(lambda: reference.run(learner, periods))
+
+    def case(name, policy, floor=None, reference=None):
+        return Case("cascade " + name, instance, policy, 32, 30_000, floor, reference)
+
+    return [
+        case("dow, reward unknown", make.dow(), 3.3, lambda: seconds(False, False)),
+        case("dow, reward known", make.dow(True), 3.0, lambda: seconds(True, False)),
+        case("dow, one pass", make.dow(estimator="one_pass"), 3.0, lambda: seconds(False, True)),
+        case("lin_ucb", make.lin_ucb()),
+        case("oracle", make.oracle()),
+    ]
+
+
+def queueing_cases():
+    """ACQB on the default family (5 LLMs, 5 dimensions), and on a random table of 14 LLMs in 384 dimensions."""
+    make, rng = jc.queueing, np.random.default_rng(0)
+    small = make.synthetic()
+    rows = rng.normal(size=(1000, 384)) / np.sqrt(384)
+    large = make.from_table(rows, rng.random((1000, 14)), rng.random((1000, 14)), arrival_rate=0.6)
+
+    def seconds(policy, number, dim, **options):
+        from tests.reference import queueing_numpy
+
+        steps, samples = _REFERENCE_STEPS, 1
+        theta = rng.uniform(-1, 1, (number, dim)) / np.sqrt(dim / 5)
+        noise = {
+            "context": rng.uniform(-1, 1, (steps, dim)),
+            "arrives": rng.random(steps) < 0.5,
+            "uniform": rng.random(steps),
+        }
+        draws = {
+            "explore": rng.random(steps),
+            "word": rng.random(steps),
+            "servers": rng.random((steps, number)),
+            "normal": rng.normal(size=(steps, samples, number, dim)),
+        }
+        instance = {"theta": theta, "assortment_size": 1}
+        return timed(lambda: queueing_numpy.simulate(instance, policy, noise, draws, **options))
+
+    def case(name, policy, floor=None, reference=None):
+        return Case("queueing " + name, small, policy, 1000, 1000, floor, reference)
+
+    one_pass = make.acqb(estimator="one_pass")
+    return [
+        case("acqb, one pass", one_pass, 0.35, lambda: seconds("acqb", 5, 5, estimator="one_pass")),
+        case("acqb, maximum likelihood", make.acqb(), 1.2, lambda: seconds("acqb", 5, 5)),
+        case("cqb_eps, one pass", make.cqb_eps(estimator="one_pass")),
+        case("q_ths", make.q_ths()),
+        case("optimal", make.optimal()),
+        Case(
+            "queueing acqb, one pass, d=384, N=14",
+            large,
+            one_pass,
+            8,
+            5000,
+            50.0,
+            lambda: seconds("acqb", 14, 384, estimator="one_pass"),
+        ),
+    ]
+
+
+_CASES = {"deferral": deferral_cases, "cascade": cascade_cases, "queueing": queueing_cases}
+
+
+def timed(function):
+    """Seconds that a call takes."""
     clock = time.perf_counter()
-    deferral_numpy.simulate(arrays, name, noise, **options)
-    return (time.perf_counter() - clock) / _REFERENCE_STEPS * 1e6
+    function()
+    return time.perf_counter() - clock
+
+
+def measure(case, quick):
+    """The numbers of one line, name -> value; None where there is none."""
+    seeds, steps = (4, 200) if quick else (case.num_seeds, case.num_steps)
+    study = jc.compare(case.instance, {"policy": case.policy}, num_steps=steps, num_seeds=seeds, record=50)
+    times = study.meta["times"]["policy"]
+    run = times["run_seconds"] / seeds / steps * 1e6
+    try:
+        reference = case.reference() / _REFERENCE_STEPS * 1e6 if case.reference else None
+    except ImportError:  # an installed package comes without its tests
+        reference = None
+    return {
+        "policy": case.name,
+        "seeds": seeds,
+        "steps": steps,
+        "compile_seconds": times["compile_seconds"],
+        "run_microseconds": run,
+        "floor_microseconds": case.floor,
+        "reference_microseconds": reference,
+        "ratio": reference / run if reference else None,
+        "peak_mebibytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
 
 
 def main():
     """Print the table, and write it as JSON if asked to."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=100)
-    parser.add_argument("--steps", type=int, default=20_000)
+    parser.add_argument("--systems", nargs="+", choices=_CASES, default=list(_CASES))
+    parser.add_argument("--quick", action="store_true", help="4 seeds and 200 rounds, to try it out")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    instance = jc.deferral.from_log("mot_gpt35_date_cot1_40@20")
-    print(f"{arguments.seeds} seeds, {arguments.steps} rounds, 50 records; microseconds per seed and round")
-    print(f"{'policy':36s}{'compile s':>10s}{'run':>9s}{'floor':>8s}{'NumPy':>10s}{'ratio':>9s}{'peak MiB':>10s}")
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    print(f"{'policy':48s}{'seeds':>7s}{'rounds':>8s}" + "".join(f"{column:>11s}" for column in _COLUMNS))
     rows = []
-    for name, (policy, reference_name, options) in policies().items():
-        study = jc.compare(instance, {name: policy}, num_steps=arguments.steps, num_seeds=arguments.seeds, record=50)
-        times = study.meta["times"][name]
-        run = times["run_seconds"] / arguments.seeds / arguments.steps * 1e6
-        reference = reference_microseconds(instance, reference_name, options)
-        row = {
-            "policy": name,
-            "seeds": arguments.seeds,
-            "steps": arguments.steps,
-            "compile_seconds": times["compile_seconds"],
-            "run_microseconds": run,
-            "floor_microseconds": _FLOOR_MICROSECONDS.get(name),
-            "reference_microseconds": reference,
-            "ratio": reference / run if reference else None,
-            "peak_mebibytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        }
-        rows.append(row)
-        cells = [row["floor_microseconds"], reference, row["ratio"]]
-        floor, numpy_time, ratio = (
-            "-" if not cell else f"{cell:,.0f}" if cell > 100 else f"{cell:.3g}" for cell in cells
-        )
-        print(
-            f"{name:36s}{row['compile_seconds']:10.1f}{run:9.3f}{floor:>8s}{numpy_time:>10s}{ratio:>9s}"
-            f"{row['peak_mebibytes']:10.0f}",
-            flush=True,
-        )
+    for system in arguments.systems:
+        for case in _CASES[system]():
+            row = measure(case, arguments.quick)
+            rows.append(row)
+            numbers = list(row.values())[3:]
+            cells = ["-" if not n else f"{n:,.0f}" if n >= 100 else f"{n:.3g}" for n in numbers]
+            line = f"{case.name:48s}{row['seeds']:7d}{row['steps']:8d}" + "".join(f"{cell:>11s}" for cell in cells)
+            print(line, flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
 

@@ -32,7 +32,6 @@ def main() -> None:
         num_seeds=options.seeds,
         record=2,
         snapshot=options.steps,
-        seed_chunk=8,
     )
     found = study.snapshots["dow"]["index"].reshape(options.seeds, *true.shape)
     figure, axes = plt.subplots(1, true.shape[1], figsize=(3.2 * true.shape[1], 3.2), layout="constrained")

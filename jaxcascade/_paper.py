@@ -33,9 +33,9 @@ class Paper(NamedTuple):
 class PaperRow(NamedTuple):
     """Our number beside the published one at the last recorded round.
 
-    ``z = (ours - paper) / standard error of the difference``, nan where it says nothing: one seed, or a run
-    that is not comparable. Where neither number has a spread, z is 0 if they agree to the decimals published,
-    else inf.
+    ``z = (ours - paper) / standard error of the difference``, in which the rounding of the published mean (uniform
+    over one unit of its last decimal) counts as an error too; nan where z says nothing: one seed, or a run that is
+    not comparable. Where neither number has a spread, z is 0 if they agree to the decimals published, else inf.
     """
 
     policy: str
@@ -81,11 +81,10 @@ def beside(paper: Paper, cell: Cell, ours: float, ours_ci95: float, comparable: 
 
 
 def _z_score(ours, ours_ci95, cell):
-    error = math.hypot(ours_ci95, cell.ci95) / _NORMAL_95
-    if error != 0:
-        return (ours - cell.mean) / error
-    rounding = 0.5 * 10.0**-cell.decimals + 1e-9 * abs(cell.mean)
-    return 0.0 if abs(ours - cell.mean) <= rounding else math.inf
+    spread, unit = math.hypot(ours_ci95, cell.ci95) / _NORMAL_95, 10.0**-cell.decimals
+    if spread != 0:
+        return (ours - cell.mean) / math.hypot(spread, unit / math.sqrt(12))
+    return 0.0 if abs(ours - cell.mean) <= unit / 2 + 1e-9 * abs(cell.mean) else math.inf
 
 
 def _cell(cell, key, axes):

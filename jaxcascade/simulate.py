@@ -16,6 +16,8 @@ from jaxcascade.core import NOW, SUM, Environment, Policy, hide, is_concrete, sy
 # Sums inside a block are in the default float type; blocks are added up in float64 on the host.
 _BLOCK_ROUNDS = 10_000
 _SEED_CHUNK = 128
+# A learner that remembers every round has megabytes a seed: fewer seeds at once then fit caches and memory better.
+_CHUNK_BYTES = 128 * 2**20
 
 
 class Trajectories(NamedTuple):
@@ -40,7 +42,7 @@ class Block(NamedTuple):
     Attributes:
       metrics: name -> ``[G, num_seeds, R]`` float64.
       snapshot: name -> ``[G, num_seeds, ...]``, the policy's rule at the snapshot round.
-      compile_seconds: time of the first, empty call.
+      compile_seconds: time of the first, empty calls, one for every size of the buffers.
       run_seconds: time of all rounds.
     """
 
@@ -282,7 +284,8 @@ def run_block(
       num_seeds: number of seeds.
       steps: ``[R]`` rounds to record.
       snapshot: round after which ``policy.inspect`` is recorded.
-      seed_chunk: most seeds at once (times ``batch``), 128 by default.
+      seed_chunk: most seeds at once (times ``batch``), by default 128, or as many as keep what the scan
+        carries below 128 MiB.
       progress: called with the number of seed-rounds done since the last call.
       name: the policy's name, for error messages.
 
@@ -291,28 +294,33 @@ def run_block(
     """
     batched, copies = batch > 0, max(batch, 1)
     policy = policy._replace(params=None)
-    chunks = math.ceil(num_seeds / max((seed_chunk or _SEED_CHUNK) // copies, 1))
-    chunk = math.ceil(num_seeds / chunks)
     stops = _stops(steps, num_steps, snapshot)
     kinds = dict(environment.metrics)
     clock = time.perf_counter()
     models = _setup_batch(environment, policy, batched, with_float_type(instance), with_float_type(params), num_steps)
     compile_seconds, run_seconds = time.perf_counter() - clock, 0.0
+    if seed_chunk is None:
+        one_seed = jax.eval_shape(partial(_init_batch, environment, policy, batched, 1), models)
+        size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(one_seed))
+        seed_chunk = min(_SEED_CHUNK, copies * _CHUNK_BYTES // max(size, 1))
+    chunks = math.ceil(num_seeds / max(seed_chunk // copies, 1))
+    chunk = math.ceil(num_seeds / chunks)
     pieces: list[dict[str, np.ndarray]] = []
     snapshots: list[dict[str, np.ndarray]] = []
+    growths = 0  # a chunk starts with the buffers that the last one came to need
     for first in range(0, num_seeds, chunk):
         keys = seed_keys(jax.random.key(seed), jnp.arange(first, first + chunk))
         carry = _init_batch(environment, policy, batched, chunk, models)
+        for _ in range(growths):
+            carry = _grown(environment, carry)
         advance = partial(_advance_batch, environment, policy, batched, models, keys)
+        compile_seconds += _compile(advance, carry)
         clock = time.perf_counter()
-        jax.block_until_ready(advance(carry, np.int32(1), np.int32(0)))  # no round: compiles, or costs nothing
-        compile_seconds += time.perf_counter() - clock
-        clock = time.perf_counter()
-        done, totals, records = 0, None, []
+        done, totals, records, growing = 0, None, [], []
         if policy.calibration:
-            carry, _ = _advance_growing(environment, advance, carry, 1 - policy.calibration, 0)
+            carry, _ = _advance_growing(environment, advance, carry, 1 - policy.calibration, 0, growing)
         for stop in stops:
-            carry, block = _advance_growing(environment, advance, carry, done + 1, stop)
+            carry, block = _advance_growing(environment, advance, carry, done + 1, stop, growing)
             totals = _add(totals, jax.device_get(block), kinds)
             if progress:
                 progress((int(stop) - done) * chunk * copies)
@@ -323,7 +331,9 @@ def run_block(
                 snapshots.append(
                     jax.device_get(_inspect_batch(policy, batched, chunk, models, carry[1], np.int32(done)))
                 )
-        run_seconds += time.perf_counter() - clock
+        run_seconds += time.perf_counter() - clock - sum(growing)
+        compile_seconds += sum(growing)
+        growths += len(growing)
         _raise_on_failed_audit(
             name, jax.device_get(_audit_batch(environment, policy, batched, chunk, models, carry[1]))
         )
@@ -336,13 +346,28 @@ def run_block(
     return Block(join(pieces), join(snapshots), compile_seconds, run_seconds)
 
 
-def _advance_growing(environment, advance, carry, start, stop):
-    """The rounds ``start..stop``, repeated with larger buffers for as long as one was too small."""
+def _compile(advance, carry):
+    """Seconds that a call without any round takes: it compiles, or costs nothing."""
+    clock = time.perf_counter()
+    jax.block_until_ready(advance(carry, np.int32(1), np.int32(0)))
+    return time.perf_counter() - clock
+
+
+def _advance_growing(environment, advance, carry, start, stop, growing):
+    """The rounds ``start..stop``, repeated with larger buffers for as long as one was too small.
+
+    Appends to ``growing`` the time that each larger size took to compile.
+    """
     while True:
         after, block = advance(carry, np.int32(start), np.int32(stop))
         if environment.overflowed is None or not bool(jnp.any(environment.overflowed(after[0]))):
             return after, block
-        carry = (environment.grow(carry[0]), carry[1])
+        carry = _grown(environment, carry)
+        growing.append(_compile(advance, carry))
+
+
+def _grown(environment, carry):
+    return environment.grow(carry[0]), carry[1]
 
 
 def _stops(steps, num_steps, snapshot):

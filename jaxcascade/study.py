@@ -218,7 +218,7 @@ def compare(
       axis: ``(name, values)`` if the instance's leaves carry a leading axis, one entry per value; the whole
         batch runs in one program.
       snapshot: round after which the policies' rules are recorded.
-      seed_chunk: most seeds to run at once.
+      seed_chunk: most seeds to run at once; by default 128, fewer where a learner remembers every round.
       progress: called with (policy, seed-rounds done, seed-rounds in all).
 
     Raises:
@@ -273,7 +273,7 @@ def sweep(
       seed: number from which every random stream derives.
       record: how many evenly spaced rounds to record, or the rounds themselves.
       snapshot: round after which the policies' rules are recorded; the points must then agree in shapes.
-      seed_chunk: most seeds to run at once.
+      seed_chunk: most seeds to run at once; by default 128, fewer where a learner remembers every round.
       progress: called with (policy, seed-rounds done, seed-rounds in all).
       axes: axes of the study, where they should be named otherwise than the grid's.
 

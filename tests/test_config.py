@@ -392,14 +392,14 @@ def with_paper(write, cell, sweep=""):
     return load_config(write(text))
 
 
-def test_z_is_the_difference_in_standard_errors(write):
+def test_z_is_the_difference_in_standard_errors_with_the_rounding_of_what_was_published(write):
     config = with_paper(write, "{mean = 2.0, ci95 = 0.98}")
     (row,) = paper_table(config, fake_study([1.0, 2.0, 6.0]))
     ours_error = np.std([1, 2, 6], ddof=1) / math.sqrt(3)
     assert row[:3] == ("accept", "regret", {}) and row.n == 9
     assert row.ours == 3.0 and row.ours_ci95 == pytest.approx(1.96 * ours_error, rel=1e-4)
     assert (row.paper, row.paper_ci95) == (2.0, 0.98)
-    assert row.z == pytest.approx(1 / math.hypot(ours_error, 0.5), rel=1e-4)
+    assert row.z == pytest.approx(1 / math.hypot(ours_error, 0.5, 0.1 / math.sqrt(12)), rel=1e-4)
 
 
 @pytest.mark.parametrize(
