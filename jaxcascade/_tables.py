@@ -10,7 +10,7 @@ from jaxcascade.study import Study
 
 _WIDTH = 120
 _GAP = "  "
-_FIRST_METRICS = ("regret", "cost", "utility", "reward")
+_FIRST_METRICS = ("regret", "cost", "utility", "reward", "queue_gap")
 _MOST_DECIMALS = 8
 _LONGEST_VALUE = 30
 
@@ -21,6 +21,17 @@ def results_table(study: Study) -> str:
     rows = []
     for point, policy, part in _parts(study):
         rows.append([*map(_value, point.values()), policy, *(_final(part, policy, metric) for metric in metrics)])
+    return text_table([*study.axes, "policy", *metrics], rows, len(study.axes) + 1)
+
+
+def paired_table(study: Study, baseline: str) -> str:
+    """Every other policy's final metrics minus the baseline's, paired by seed: mean and 95 % half width."""
+    metrics, rows = main_metrics(study), []
+    for point, policy, part in _parts(study):
+        if policy != baseline:
+            gaps = [part.paired(policy, baseline, metric) for metric in metrics]
+            cells = [number(float(gap.mean[-1]), float(gap.ci95[-1])) for gap in gaps]
+            rows.append([*map(_value, point.values()), policy, *cells])
     return text_table([*study.axes, "policy", *metrics], rows, len(study.axes) + 1)
 
 
@@ -60,7 +71,7 @@ def main_metrics(study: Study) -> list[str]:
     recorded = study.metrics
     ratios = get_system(study.system).ratios
     means = [metric for metric in recorded if metric.endswith("_mean")]
-    return [*(metric for metric in _FIRST_METRICS if metric in recorded), *means, *ratios]
+    return list(dict.fromkeys([*(metric for metric in _FIRST_METRICS if metric in recorded), *means, *ratios]))
 
 
 def number(mean: float, half_width: float) -> str:

@@ -129,6 +129,8 @@ def _run_experiment(arguments):
         rows = paper_table(config, study)
         print(f"{config.title or os.path.basename(config.path)}: round {study.steps[-1]}, {study.num_seeds} seeds\n")
         print(tables.results_table(study))
+        if config.baseline is not None:
+            print(f"\nminus {config.baseline}, paired by seed\n\n{tables.paired_table(study, config.baseline)}")
         if rows:
             print(f"\nbeside the published numbers\n\n{tables.paper_rows(rows)}")
         if rows and not config.comparable:

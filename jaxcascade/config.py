@@ -31,7 +31,7 @@ from jaxcascade.simulate import prepare, record_steps
 from jaxcascade.study import Study, compare, sweep
 
 _QUICK = ("num_steps", "num_seeds", "record", "snapshot", "sweep")
-_TEXTS = ("title", "description", "system")
+_TEXTS = ("title", "description", "system", "baseline")
 _TABLES = ("instance", "policies", "sweep", "figures", "paper")
 _KEYS = (*_TEXTS, "num_steps", "num_seeds", "seed", "record", "snapshot", "quick", *_TABLES)
 _SOURCES = ("kind", "file", "log")
@@ -56,6 +56,7 @@ class Config(NamedTuple):
       title: headline of the figures, or None.
       description: what is claimed and found, or None.
       system: name of the system.
+      baseline: the policy that the others are compared with, paired by seed, or None.
       num_steps: horizon T.
       num_seeds: number of seeds.
       seed: number from which every random stream derives.
@@ -74,6 +75,7 @@ class Config(NamedTuple):
     title: str | None
     description: str | None
     system: str
+    baseline: str | None
     num_steps: int
     num_seeds: int
     seed: int
@@ -205,6 +207,9 @@ def _parse(name, written, tables):
         raise ValueError("policies: expected at least one, got none")
     for policy in policies:
         typed(policies, policy, dict, "policies.")
+    baseline = typed(tables, "baseline", str, default=None)
+    if baseline is not None:
+        choose("baseline", baseline, policies)
     axes = _axes(typed(tables, "sweep", dict, default={}), policies)
     # Published numbers belong to the grid of the file, of which a quick run may take a part.
     published = _axes(typed(written, "sweep", dict, default={}), policies)
@@ -215,6 +220,7 @@ def _parse(name, written, tables):
         title=typed(tables, "title", str, default=None),
         description=typed(tables, "description", str, default=None),
         system=system,
+        baseline=baseline,
         num_steps=num_steps,
         num_seeds=whole(tables, "num_seeds"),
         seed=whole(tables, "seed", least=0, most=_LARGEST_SEED, default=0),

@@ -191,6 +191,17 @@ def test_a_sweep_prints_a_row_per_point_and_policy(write, drawn, tmp_path, capsy
     assert strict_json(tmp_path / "out" / "summary.json")["axes"] == {"gap": [0.02, 0.04]}
 
 
+def test_a_baseline_prints_paired_differences(write, drawn, tmp_path, capsys):
+    text = 'baseline = "accept"\n' + TOML + '[policies.defer]\nkind = "defer_all"\n'
+    assert main(["run", write(text), "--out", str(tmp_path / "out")]) == 0
+    table = capsys.readouterr().out.split("minus accept, paired by seed\n\n")[1].split("\n\n")[0]
+    header, row = (line.split("  ") for line in table.splitlines())
+    assert header[0] == "policy" and row[0] == "defer"
+    found = jc.load_study(tmp_path / "out" / "curves.npz")
+    gap = found.final("defer", "regret") - found.final("accept", "regret")
+    assert number(gap.mean(), 1.96 * gap.std(ddof=1) / np.sqrt(len(gap))) in table
+
+
 def test_64_bit_floats_for_one_run_only(write, drawn, tmp_path):
     before = jax.config.jax_enable_x64
     flags = ["--quiet", "--x64", "--set", "instance.gap=0.1"]

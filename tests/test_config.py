@@ -197,6 +197,7 @@ def paper(entry="", cell=""):
 
 
 REFUSED = {
+    "unknown baseline": ('baseline = "acept"\n' + PLAIN, "baseline: ", "did you mean 'accept'"),
     "no system": (replaced('system = "deferral"\n', ""), "system: expected one of ", "got none"),
     "unknown system": (replaced('"deferral"', '"deferal"'), "system: expected one of", "did you mean 'deferral'"),
     "system is a number": (replaced('"deferral"', "3"), "system: expected a text, got 3"),
