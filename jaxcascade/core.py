@@ -4,12 +4,14 @@ An environment and a policy are NamedTuples of pure functions over pytrees. The 
 seed and every round t = 1..T::
 
     noise            = environment.noise(fold_in(environment_key, t), environment_model)
+    draws            = policy.draw(policy_model, fold_in(policy_key, t))
     observation      = environment.observe(environment_model, state, noise, t)
-    action, memory   = policy.act(policy_model, memory, fold_in(policy_key, t), t, observation)
+    action, memory   = policy.act(policy_model, memory, draws, t, observation)
     state, feedback, metrics = environment.step(environment_model, state, action, noise, t)
     memory           = policy.update(policy_model, memory, t, observation, action, feedback)
 
-The noise never sees the policy, so all policies of a study meet the same draws. A model is what is
+The noise never sees the policy, so all policies of a study meet the same draws; noise and draws are made for
+several rounds ahead. A policy without ``draw`` gets the key itself. A model is what is
 computed once per instance and shared by all seeds (an oracle's table, a tuned threshold). ``setup`` gets
 the horizon as a traced integer, so another horizon does not compile again.
 """
@@ -71,8 +73,11 @@ class Policy(NamedTuple):
     Attributes:
       setup: ``(params, view, horizon) -> model``; ``view`` is the instance without the fields in ``hidden``.
       init: ``(model) -> state`` before round 1.
-      act: ``(model, state, key, t, observation) -> (action, state)``.
+      act: ``(model, state, draws, t, observation) -> (action, state)``; ``draws`` is the round's own key, or
+        what ``draw`` made of it.
       update: ``(model, state, t, observation, action, feedback) -> state``.
+      draw: ``(model, key) -> draws``, the random numbers of a round, or None. Drawn for many rounds at once they
+        cost a fraction of what they cost inside ``act``.
       params: pytree of numeric hyper-parameters; a sweep gives its leaves a leading axis.
       hidden: names of the instance's fields that the policy is not told.
       audit: ``(model, state) -> {name: Audit}`` or None.
@@ -85,6 +90,7 @@ class Policy(NamedTuple):
     init: Callable[..., Any]
     act: Callable[..., Any]
     update: Callable[..., Any]
+    draw: Callable[..., Any] | None = None
     params: Any = ()
     hidden: tuple[str, ...] = ()
     audit: Callable[..., dict[str, Audit]] | None = None

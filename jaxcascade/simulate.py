@@ -16,6 +16,8 @@ from jaxcascade.core import NOW, SUM, Environment, Policy, hide, is_concrete, sy
 # Sums inside a block are in the default float type; blocks are added up in float64 on the host.
 _BLOCK_ROUNDS = 10_000
 _SEED_CHUNK = 128
+# Random numbers of so many rounds are drawn at once: a call costs more than the numbers it returns.
+_DRAWN_ROUNDS = 16
 # A learner that remembers every round has megabytes a seed: fewer seeds at once then fit caches and memory better.
 _CHUNK_BYTES = 128 * 2**20
 
@@ -178,26 +180,38 @@ def _rounds(environment, policy, models, keys, carry, start, stop):
     environment_model, policy_model = models
     kinds = dict(environment.metrics)
 
-    def one_round(t, environment_key, policy_key, state, memory, totals):
+    def drawn(t, environment_key, policy_key):
         noise = environment.noise(jax.random.fold_in(environment_key, t), environment_model)
-        observation = environment.observe(environment_model, state, noise, t)
         key = jax.random.fold_in(policy_key, t)
-        action, memory = policy.act(policy_model, memory, key, t, observation)
+        return noise, key if policy.draw is None else policy.draw(policy_model, key)
+
+    def one_round(t, noise, draws, state, memory, totals):
+        observation = environment.observe(environment_model, state, noise, t)
+        action, memory = policy.act(policy_model, memory, draws, t, observation)
         state, feedback, metrics = environment.step(environment_model, state, action, noise, t)
         memory = policy.update(policy_model, memory, t, observation, action, feedback)
         totals = {name: metrics[name] if kind == NOW else totals[name] + metrics[name] for name, kind in kinds.items()}
         return state, memory, totals
 
-    every_seed = jax.vmap(one_round, in_axes=(None, 0, 0, 0, 0, 0))
-    zeros = jax.tree.map(
-        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
-        jax.eval_shape(every_seed, jnp.int32(1), *keys, *carry, _zero_totals(kinds, keys[0].shape[0]))[2],
-    )
+    every_seed = jax.vmap(drawn, in_axes=(None, 0, 0))
+    some_rounds = jax.vmap(every_seed, in_axes=(0, None, None))
+    play_all = jax.vmap(one_round, in_axes=(None, 0, 0, 0, 0, 0))
+    one = jax.eval_shape(every_seed, jnp.int32(1), *keys)
+    totals = jax.eval_shape(play_all, jnp.int32(1), *one, *carry, _zero_totals(kinds, keys[0].shape[0]))[2]
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), totals)
 
-    def body(t, state):
-        return every_seed(t, *keys, *state)
+    def block(i, state):
+        first = start + i * _DRAWN_ROUNDS
+        drawn_now = some_rounds(first + jnp.arange(_DRAWN_ROUNDS, dtype=jnp.int32), *keys)
 
-    state, memory, totals = lax.fori_loop(start, stop + 1, body, (*carry, zeros))
+        def body(t, state):
+            here = jax.tree.map(lambda leaf: leaf[t - first], drawn_now)
+            return play_all(t, *here, *state)
+
+        return lax.fori_loop(first, jnp.minimum(first + _DRAWN_ROUNDS, stop + 1), body, state)
+
+    blocks = (stop - start + _DRAWN_ROUNDS) // _DRAWN_ROUNDS
+    state, memory, totals = lax.fori_loop(0, blocks, block, (*carry, zeros))
     return (state, memory), totals
 
 

@@ -183,26 +183,29 @@ def _learner(explore, pick, one_pass, ucb, shared):
         sizes, regularisation = model.sizes.value, model.params["regularisation"]
         return no_shared_beliefs(sizes, model.features, regularisation) if shared else no_beliefs(sizes, regularisation)
 
-    def utilities(model, beliefs, key, context):
-        """The draws of the round and the optimistic utilities ``[slots, N]``."""
-        sizes, params = model.sizes.value, model.params
+    def draw_all(model, key):
+        sizes = model.sizes.value
         samples = 0 if ucb else num_samples(sizes.assortment_size)
+        size = model.features.shape[1:2] if shared else (sizes.num_llms, sizes.dim)
+        return draw(key, sizes.num_llms, (samples, *size))
+
+    def utilities(model, beliefs, draws, context):
+        """The optimistic utilities ``[slots, N]``."""
+        sizes, params = model.sizes.value, model.params
         if shared:
             length = model.features.shape[1]
-            draws = draw(key, sizes.num_llms, (samples, length))
             width = shared_radius(sizes, length, params["regularisation"], params["scale"], beliefs.services)
             if ucb:
-                return draws, upper_shared_utility(beliefs, model.features, width, context)
-            return draws, sampled_shared_utility(beliefs, model.features, width, draws.normal, context)
-        draws = draw(key, sizes.num_llms, (samples, sizes.num_llms, sizes.dim))
+                return upper_shared_utility(beliefs, model.features, width, context)
+            return sampled_shared_utility(beliefs, model.features, width, draws.normal, context)
         width = radius(sizes, params["regularisation"], params["scale"], beliefs.offers)
         if ucb:
-            return draws, upper_utility(beliefs, width, context)
-        return draws, sampled_utility(beliefs, width, draws.normal, context)
+            return upper_utility(beliefs, width, context)
+        return sampled_utility(beliefs, width, draws.normal, context)
 
-    def act(model, beliefs, key, t, observation):
+    def act(model, beliefs, draws, t, observation):
         size = model.sizes.value.assortment_size
-        draws, utility = utilities(model, beliefs, key, observation.context)
+        utility = utilities(model, beliefs, draws, observation.context)
         if pick is None:
             score = best_log_weight(utility, size)
             query = first_of(observation.arrived, observation.arrived != FREE, score)
@@ -226,7 +229,8 @@ def _learner(explore, pick, one_pass, ucb, shared):
             return {"theta": theta_of_each(beliefs, model.features), "services": beliefs.services}
         return {"theta": beliefs.theta, "offers": beliefs.offers}
 
-    return Policy(setup, init, act, update, hidden=HIDDEN, inspect=inspect, static_horizon=not one_pass)
+    static_horizon = not one_pass
+    return Policy(setup, init, act, update, draw_all, hidden=HIDDEN, inspect=inspect, static_horizon=static_horizon)
 
 
 @jax.tree_util.register_static

@@ -20,16 +20,20 @@ class Nothing(NamedTuple):
     """The state of a policy that remembers nothing."""
 
 
-def _stateless(decide, hidden):
-    """A policy without memory from ``decide(view, key, t, observation) -> Action``."""
+def _stateless(decide, hidden, draw=None):
+    """A policy without memory from ``decide(view, draws, t, observation) -> Action``."""
 
-    def act(view, state, key, t, observation):
-        return decide(view, key, t, observation), state
+    def act(view, state, draws, t, observation):
+        return decide(view, draws, t, observation), state
 
     def update(view, state, t, observation, action, feedback):
         return state
 
-    return Policy(lambda params, view, horizon: view, lambda view: Nothing(), act, update, hidden=hidden)
+    return Policy(lambda params, view, horizon: view, lambda view: Nothing(), act, update, draw, hidden=hidden)
+
+
+def _draw(view, key):
+    return draw(key, view.num_llms)
 
 
 @lru_cache
@@ -48,7 +52,7 @@ def rand() -> Policy:
 
     Source: arXiv 2602.02061, Appendix B.3.
     """
-    return _stateless(_random(anyone), HIDDEN)
+    return _stateless(_random(anyone), HIDDEN, _draw)
 
 
 @lru_cache
@@ -57,12 +61,11 @@ def rand_rout() -> Policy:
 
     Source: arXiv 2602.02061, Appendix B.3.
     """
-    return _stateless(_random(oldest), HIDDEN)
+    return _stateless(_random(oldest), HIDDEN, _draw)
 
 
 def _random(pick):
-    def decide(view, key, t, observation):
-        draws = draw(key, view.num_llms)
+    def decide(view, draws, t, observation):
         return Action(pick(observation, draws.word), best_assortment(draws.servers, view.assortment_size))
 
     return decide
@@ -85,11 +88,11 @@ def q_ucb() -> Policy:
     Source: arXiv 2602.02061, Appendix B.3, after Krishnasamy et al. (2021), Algorithm 1.
     """
 
-    def index(state, log_t, key):
+    def index(state, log_t, extra):
         bonus = log_t / jnp.sqrt(2.0 * jnp.maximum(state.offered, 1))
         return jnp.where(state.offered > 0, state.accepted / jnp.maximum(state.offered, 1) + bonus, jnp.inf)
 
-    return _arms(index)
+    return _arms(index, lambda view, key: ())
 
 
 @lru_cache
@@ -99,15 +102,17 @@ def q_ths() -> Policy:
     Source: arXiv 2602.02061, Appendix B.3, after Krishnasamy et al. (2021), Algorithm 2.
     """
 
-    def index(state, log_t, key):
-        shape = (BETA_TRIES, 2, *state.offered.shape)
-        normal, uniform = jax.random.normal(key, shape), jax.random.uniform(jax.random.fold_in(key, 1), shape)
-        return beta_draw(state.accepted + 1.0, state.offered - state.accepted + 1.0, normal, uniform)
+    def tries(view, key):
+        shape = (BETA_TRIES, 2, view.num_llms)
+        return jax.random.normal(key, shape), jax.random.uniform(jax.random.fold_in(key, 1), shape)
 
-    return _arms(index)
+    def index(state, log_t, extra):
+        return beta_draw(state.accepted + 1.0, state.offered - state.accepted + 1.0, *extra)
+
+    return _arms(index, tries)
 
 
-def _arms(index):
+def _arms(index, draw_extra):
     def setup(params, view, horizon):
         if view.assortment_size != 1:
             raise ValueError(f"assortment_size: expected 1 for this policy, got {view.assortment_size}")
@@ -117,11 +122,14 @@ def _arms(index):
         zeros = jnp.zeros((view.num_llms,), jnp.int32)
         return Accepted(zeros, zeros)
 
-    def act(view, state, key, t, observation):
-        draws = draw(key, view.num_llms)
+    def draw_all(view, key):
+        return _draw(view, key), draw_extra(view, jax.random.fold_in(key, 1))
+
+    def act(view, state, random_numbers, t, observation):
+        draws, extra = random_numbers
         log_t = jnp.log(t.astype(float))
         explores = draws.explore < _EXPLORATION * view.num_llms * log_t**2 / t
-        value = jnp.where(explores, draws.servers, index(state, log_t, jax.random.fold_in(key, 1)))
+        value = jnp.where(explores, draws.servers, index(state, log_t, extra))
         return Action(oldest(observation, draws.word), best_assortment(value, 1)), state
 
     def update(view, state, t, observation, action, feedback):
@@ -129,4 +137,4 @@ def _arms(index):
         accepted = (here & feedback.chosen[0]).astype(jnp.int32)
         return Accepted(state.offered + here.astype(jnp.int32), state.accepted + accepted)
 
-    return Policy(setup, init, act, update, hidden=HIDDEN)
+    return Policy(setup, init, act, update, draw_all, hidden=HIDDEN)

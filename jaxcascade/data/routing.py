@@ -1,0 +1,209 @@
+"""Reader of public LLM-routing tables: prompts by models, with the score and the dollars of every answer."""
+
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from jaxcascade.core import closest, one_of
+from jaxcascade.data import _routing_formats as formats
+from jaxcascade.data._source import open_source
+
+
+class RoutingTable(NamedTuple):
+    """P prompts answered by N models.
+
+    `prompt_id`, `prompt`, `group` (benchmark) are tuples of P texts, `models` of N; `performance` [P, N] float64
+    in [0, 1]; `cost` [P, N] float64 in USD; `features`: name -> [P, N] float64, what else was logged of every
+    answer, nan where it was not; `embeddings` [P, d] of the prompts, d = 0 without any.
+    """
+
+    prompt_id: tuple[str, ...]
+    prompt: tuple[str, ...]
+    group: tuple[str, ...]
+    models: tuple[str, ...]
+    performance: np.ndarray
+    cost: np.ndarray
+    features: dict[str, np.ndarray]
+    embeddings: np.ndarray
+
+
+class TableSummary(NamedTuple):
+    """Per model `missing` [N] int64, `mean_score` [N], `mean_cost` [N] in USD, in the order of `models`; `rows`.
+
+    `best_model` has the highest mean score, `best_net_model` the highest mean of score - weight * cost / largest
+    cost of the table; `oracle_score` is the mean over prompts of the best score of any model.
+    """
+
+    models: tuple[str, ...]
+    rows: int
+    missing: np.ndarray
+    mean_score: np.ndarray
+    mean_cost: np.ndarray
+    best_model: str
+    best_net_model: str
+    oracle_score: float
+
+
+def read_routing_table(
+    path: str | os.PathLike[str],
+    *,
+    format: str | None = None,
+    embeddings: str | os.PathLike[str] | ArrayLike | None = None,
+    prices: Mapping[str, Any] | None = None,
+    score: Mapping[str, str] | None = None,
+    cost: Mapping[str, str | float] | None = None,
+    prompt_id: str | None = None,
+    prompt: str | None = None,
+    group: str | None = None,
+    drop_missing: bool = False,
+) -> RoutingTable:
+    """Returns the `RoutingTable` of a CSV, JSON-lines, Parquet or pickle file, in the order of its prompts.
+
+    Formats, recognised by their columns: "routerbench" (withmartian/routerbench), "sprout"
+    (CARROT-LLM-Routing/SPROUT, Parquet), "embedllm" (RZ412/EmbedLLM: rows of prompt and model; models by
+    model_id, repeated pairs averaged), "cascade" (`MODEL|correct`, `MODEL|cost_usd`), and "wide", any table of
+    one row a prompt. Nothing in a pickle is run, and none but a pandas table is taken.
+
+    Args:
+      path: the file; its kind by ending or first bytes.
+      format: one of the names above, in place of the recognised one; "wide" is implied by `score`.
+      embeddings: [P, d] numbers, or the `.npy` file of them, one row a prompt of the file; by default
+        `<path without ending>.minilm.npy` or `<path>.npy` if there is one.
+      prices: sprout: model -> (USD per million input tokens, output tokens), required; embedllm: model -> USD
+        a query, 0 for models not named.
+      score: wide: model -> column of its score.
+      cost: wide: model -> column of its cost, or USD a query; 0 for models not named.
+      prompt_id: column of the ids, in place of the format's; sprout and wide number the rows from 1.
+      prompt: column of the prompts, in place of the format's.
+      group: column of the benchmark's name, in place of the format's; without one, groups are empty.
+      drop_missing: leave out the prompts (and their embeddings) that lack a score or cost, else refused.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      ImportError: for Parquet without pyarrow (``pip install jaxcascade[parquet]``).
+      ValueError: in one line naming file, row (from 1) and column, for a column that is missing, an id that is
+        repeated, a score outside [0, 1], a negative cost, a missing number, embeddings that do not fit, and a
+        file that is empty, damaged, not UTF-8, or a pickle of anything else; naming the argument for that.
+    """
+    if format is not None and format not in formats.FORMATS:
+        raise ValueError(
+            f"format: expected {one_of(formats.FORMATS)}, got {format!r}{closest(format, formats.FORMATS)}"
+        )
+    names = formats.Names(prompt_id, prompt, group)
+    with open_source(path) as source:
+        kind = format or ("wide" if score is not None else formats.recognise(source))
+        for argument, value, kinds in (
+            ("prices", prices, ("sprout", "embedllm")),
+            ("score", score, ("wide",)),
+            ("cost", cost, ("wide",)),
+        ):
+            if value is not None and kind not in kinds:
+                raise ValueError(f"{argument}: expected with the format {' or '.join(kinds)} only, got {kind!r}")
+        if kind == "routerbench":
+            answers = formats.routerbench(source, names)
+        elif kind == "cascade":
+            answers = formats.cascade(source, names)
+        elif kind == "sprout":
+            answers = formats.sprout(source, names, prices)
+        elif kind == "embedllm":
+            answers = formats.embedllm(source, names, prices)
+        else:
+            answers = formats.wide(source, names, score, cost)
+    vectors = _embeddings(os.fspath(path), embeddings, len(answers.prompt_id))
+    keep = _complete_rows(os.fspath(path), answers, drop_missing)
+    prompts = [answers.prompt[i] for i in keep]
+    if kind == "routerbench":
+        prompts = [formats.joined_prompt(text) for text in prompts]
+    return RoutingTable(
+        tuple(answers.prompt_id[i] for i in keep),
+        tuple(prompts),
+        tuple(answers.group[i] for i in keep),
+        tuple(answers.models),
+        answers.performance[keep],
+        answers.cost[keep],
+        {name: value[keep] for name, value in answers.features.items()},
+        vectors[keep],
+    )
+
+
+def summarise_table(table: RoutingTable, *, weight: float = 0.3) -> TableSummary:
+    """Returns the `TableSummary` of a table; scores and costs that are nan count as missing, not in the means.
+
+    `weight` is the score given up for the table's largest cost. Raises ValueError for a table without a score.
+    """
+    performance, cost = np.asarray(table.performance, float), np.asarray(table.cost, float)
+    known = np.isfinite(performance) & np.isfinite(cost)
+    count = known.sum(axis=0)
+    if not count.any():
+        raise ValueError(f"table: expected at least one score, got none in shape {performance.shape}")
+    with np.errstate(invalid="ignore"):
+        mean_score, mean_cost = (np.where(known, x, 0).sum(axis=0) / count for x in (performance, cost))
+    largest = np.max(cost, where=known, initial=0.0)
+    net = mean_score - weight * mean_cost / (largest or 1.0)
+    answered = known.any(axis=1)
+    best = np.max(performance, axis=1, where=known, initial=-np.inf)[answered]
+    return TableSummary(
+        tuple(table.models),
+        len(performance),
+        len(performance) - count,
+        mean_score,
+        mean_cost,
+        table.models[int(np.nanargmax(mean_score))],
+        table.models[int(np.nanargmax(net))],
+        float(best.mean()),
+    )
+
+
+def _complete_rows(path: str, answers: formats.Answers, drop_missing: bool) -> np.ndarray:
+    """The places [rows kept] of the prompts that have every score and cost."""
+    missing = np.concatenate([np.isnan(answers.performance), np.isnan(answers.cost)], axis=1)
+    bad = np.asarray(missing.any(axis=1))
+    if bad.all():
+        raise ValueError(f"{path}: expected a row with every score and cost, got none in {len(bad)} rows")
+    if bad.any() and not drop_missing:
+        first = int(np.argmax(bad))
+        columns = answers.score_columns + answers.cost_columns
+        column = columns[int(np.argmax(missing[first]))]
+        raise ValueError(
+            f"{path}, row {answers.row_numbers[first]}, column {column!r}: expected a number for every prompt and"
+            f" model, got none; {bad.sum()} of {len(bad)} prompts lack one (drop_missing=True leaves them out)"
+        )
+    return np.flatnonzero(~bad)
+
+
+def _embeddings(path: str, given: Any, rows: int) -> np.ndarray:
+    """The embeddings [rows, d], at least float32 (sums of float16 overflow and round)."""
+    if given is None:
+        beside = (os.path.splitext(path)[0] + ".minilm.npy", path + ".npy")
+        given = next((name for name in beside if os.path.isfile(name)), None)
+        if given is None:
+            return np.zeros((rows, 0))
+    label = "embeddings"
+    if isinstance(given, str | os.PathLike):
+        label = os.fspath(given)
+        try:
+            given = np.load(label, allow_pickle=False)
+        except FileNotFoundError:
+            raise FileNotFoundError(f"{label}: no such file") from None
+        except (ValueError, EOFError, OSError) as error:
+            reason = str(error).partition("\n")[0][:100]
+            raise ValueError(
+                f"{label}: expected a .npy file of numbers, got none or a damaged one ({reason})"
+            ) from None
+    try:
+        vectors = np.asarray(given)
+        vectors = vectors.astype(np.result_type(vectors.dtype, np.float32), copy=False)
+        is_real = vectors.dtype.kind == "f"
+    except (TypeError, ValueError):
+        is_real = False
+    if not is_real:
+        raise ValueError(f"{label}: expected an array of numbers, got {type(given).__name__}")
+    if vectors.ndim != 2 or len(vectors) != rows:
+        raise ValueError(f"{label}: expected shape ({rows}, d), one row a prompt of {path}, got {vectors.shape}")
+    bad = ~np.isfinite(vectors).all(axis=1)
+    if bad.any():
+        raise ValueError(f"{label}, row {int(np.argmax(bad)) + 1}: expected finite numbers, got nan or infinity")
+    return vectors
