@@ -1,4 +1,4 @@
-"""The command line: ``jaxcascade run``, ``list``, ``plot`` and ``compare``.
+"""The command line: ``jaxcascade run``, ``list``, ``plot``, ``compare`` and ``inspect``.
 
 An error is one line on stderr and exit status 2. The modules that need jax are imported by the commands, once
 the arguments have been read.
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _INTERRUPTED
         except BrokenPipeError:  # the reader, such as `head`, has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        except (ValueError, OSError, FloatingPointError) as error:
+        except (ValueError, OSError, FloatingPointError, ImportError) as error:
             print(f"jaxcascade: error: {one_line(error)}", file=sys.stderr)
             return _FAILED
     return 0
@@ -97,6 +97,10 @@ def _parser():
     compare = commands.add_parser("compare", help="final metrics of several runs side by side")
     compare.add_argument("directories", metavar="DIR", nargs="+", help="folder of a run")
     compare.set_defaults(command=_compare)
+
+    inspect = commands.add_parser("inspect", help="what a data file is: models, rows, missing values, means")
+    inspect.add_argument("file", metavar="FILE", help="a routing table, confidence or conversation log, or trace")
+    inspect.set_defaults(command=_inspect)
     return parser
 
 
@@ -184,6 +188,12 @@ def _compare(arguments):
     for directory, (study, manifest) in runs.items():
         print(f"{directory}: {manifest['config_file']}, round {study.steps[-1]}, {study.num_seeds} seeds")
     print("\n" + tables.comparison_table({directory: study for directory, (study, _) in runs.items()}))
+
+
+def _inspect(arguments):
+    from jaxcascade._inspect import describe
+
+    print(describe(arguments.file))
 
 
 def _setting(text: str) -> tuple[str, Any]:

@@ -88,45 +88,20 @@ def read_routing_table(
         repeated, a score outside [0, 1], a negative cost, a missing number, embeddings that do not fit, and a
         file that is empty, damaged, not UTF-8, or a pickle of anything else; naming the argument for that.
     """
-    if format is not None and format not in formats.FORMATS:
-        raise ValueError(
-            f"format: expected {one_of(formats.FORMATS)}, got {format!r}{closest(format, formats.FORMATS)}"
-        )
     names = formats.Names(prompt_id, prompt, group)
-    with open_source(path) as source:
-        kind = format or ("wide" if score is not None else formats.recognise(source))
-        for argument, value, kinds in (
-            ("prices", prices, ("sprout", "embedllm")),
-            ("score", score, ("wide",)),
-            ("cost", cost, ("wide",)),
-        ):
-            if value is not None and kind not in kinds:
-                raise ValueError(f"{argument}: expected with the format {' or '.join(kinds)} only, got {kind!r}")
-        if kind == "routerbench":
-            answers = formats.routerbench(source, names)
-        elif kind == "cascade":
-            answers = formats.cascade(source, names)
-        elif kind == "sprout":
-            answers = formats.sprout(source, names, prices)
-        elif kind == "embedllm":
-            answers = formats.embedllm(source, names, prices)
-        else:
-            answers = formats.wide(source, names, score, cost)
+    kind, answers = _read(path, format, names, prices, score, cost)
     vectors = _embeddings(os.fspath(path), embeddings, len(answers.prompt_id))
     keep = _complete_rows(os.fspath(path), answers, drop_missing)
-    prompts = [answers.prompt[i] for i in keep]
-    if kind == "routerbench":
-        prompts = [formats.joined_prompt(text) for text in prompts]
-    return RoutingTable(
-        tuple(answers.prompt_id[i] for i in keep),
-        tuple(prompts),
-        tuple(answers.group[i] for i in keep),
-        tuple(answers.models),
-        answers.performance[keep],
-        answers.cost[keep],
-        {name: value[keep] for name, value in answers.features.items()},
-        vectors[keep],
-    )
+    return _table(kind, answers, vectors, keep)
+
+
+def read_incomplete_table(path: str | os.PathLike[str]) -> RoutingTable:
+    """Returns the `RoutingTable` of a file without its embeddings, with nan where a score or cost is missing.
+
+    Raises as `read_routing_table` does, but for missing numbers.
+    """
+    kind, answers = _read(path, None, formats.Names(None, None, None), None, None, None)
+    return _table(kind, answers, np.zeros((len(answers.prompt_id), 0)), np.arange(len(answers.prompt_id)))
 
 
 def summarise_table(table: RoutingTable, *, weight: float = 0.3) -> TableSummary:
@@ -154,6 +129,49 @@ def summarise_table(table: RoutingTable, *, weight: float = 0.3) -> TableSummary
         table.models[int(np.nanargmax(mean_score))],
         table.models[int(np.nanargmax(net))],
         float(best.mean()),
+    )
+
+
+def _read(path, format, names, prices, score, cost) -> tuple[str, formats.Answers]:
+    """The format of a file and what it holds."""
+    if format is not None and format not in formats.FORMATS:
+        raise ValueError(
+            f"format: expected {one_of(formats.FORMATS)}, got {format!r}{closest(format, formats.FORMATS)}"
+        )
+    with open_source(path) as source:
+        kind = format or ("wide" if score is not None else formats.recognise(source))
+        for argument, value, kinds in (
+            ("prices", prices, ("sprout", "embedllm")),
+            ("score", score, ("wide",)),
+            ("cost", cost, ("wide",)),
+        ):
+            if value is not None and kind not in kinds:
+                raise ValueError(f"{argument}: expected with the format {' or '.join(kinds)} only, got {kind!r}")
+        if kind == "routerbench":
+            return kind, formats.routerbench(source, names)
+        if kind == "cascade":
+            return kind, formats.cascade(source, names)
+        if kind == "sprout":
+            return kind, formats.sprout(source, names, prices)
+        if kind == "embedllm":
+            return kind, formats.embedllm(source, names, prices)
+        return kind, formats.wide(source, names, score, cost)
+
+
+def _table(kind: str, answers: formats.Answers, vectors: np.ndarray, keep: np.ndarray) -> RoutingTable:
+    """The rows `keep` as a `RoutingTable`."""
+    prompts = [answers.prompt[i] for i in keep]
+    if kind == "routerbench":
+        prompts = [formats.joined_prompt(text) for text in prompts]
+    return RoutingTable(
+        tuple(answers.prompt_id[i] for i in keep),
+        tuple(prompts),
+        tuple(answers.group[i] for i in keep),
+        tuple(answers.models),
+        answers.performance[keep],
+        answers.cost[keep],
+        {name: value[keep] for name, value in answers.features.items()},
+        vectors[keep],
     )
 
 
