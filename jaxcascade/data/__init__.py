@@ -19,7 +19,14 @@ from jaxcascade.data.conversations import (
     summarise_chains,
 )
 from jaxcascade.data.levels import LevelTable, level_counts
-from jaxcascade.data.routing import RoutingTable, TableSummary, read_routing_table, summarise_table
+from jaxcascade.data.routing import (
+    RoutingTable,
+    TableSummary,
+    join_tables,
+    read_routing_table,
+    split_table,
+    summarise_table,
+)
 
 __all__ = [
     "ArrivalTrace",
@@ -35,11 +42,13 @@ __all__ = [
     "bin_arrivals",
     "build_chains",
     "confidence_signals",
+    "join_tables",
     "level_counts",
     "read_arrival_trace",
     "read_confidence_log",
     "read_conversation_log",
     "read_routing_table",
+    "split_table",
     "subsample_singletons",
     "summarise_chains",
     "summarise_log",

@@ -1,7 +1,7 @@
 """Reader of public LLM-routing tables: prompts by models, with the score and the dollars of every answer."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -104,6 +104,71 @@ def read_incomplete_table(path: str | os.PathLike[str]) -> RoutingTable:
     return _table(kind, answers, np.zeros((len(answers.prompt_id), 0)), np.arange(len(answers.prompt_id)))
 
 
+def join_tables(tables: Sequence[RoutingTable]) -> RoutingTable:
+    """Returns one `RoutingTable` of the prompts of all, which must have the same models in any order.
+
+    Features are kept where all have them. Raises ValueError for other models or embeddings of another size.
+    """
+    first = tables[0]
+    if len(tables) == 1:
+        return first
+    for i, table in enumerate(tables):
+        if sorted(table.models) != sorted(first.models):
+            odd = sorted(set(table.models) ^ set(first.models))
+            raise ValueError(f"tables[{i}]: expected the models of the first table, differs in {', '.join(odd)}")
+        if table.embeddings.shape[1] != first.embeddings.shape[1]:
+            sizes = first.embeddings.shape[1], table.embeddings.shape[1]
+            raise ValueError(f"tables[{i}]: expected embeddings of size {sizes[0]}, got {sizes[1]}")
+    places = [[table.models.index(model) for model in first.models] for table in tables]
+    shared = [name for name in first.features if all(name in table.features for table in tables)]
+
+    def columns(arrays: list[np.ndarray]) -> np.ndarray:
+        return np.concatenate([array[:, place] for array, place in zip(arrays, places, strict=True)])
+
+    return RoutingTable(
+        tuple(name for table in tables for name in table.prompt_id),
+        tuple(text for table in tables for text in table.prompt),
+        tuple(name for table in tables for name in table.group),
+        first.models,
+        columns([table.performance for table in tables]),
+        columns([table.cost for table in tables]),
+        {name: columns([table.features[name] for table in tables]) for name in shared},
+        np.concatenate([table.embeddings for table in tables]),
+    )
+
+
+def split_table(table: RoutingTable, train_share: float = 0.5, seed: int = 0) -> tuple[RoutingTable, RoutingTable]:
+    """Returns the training and the evaluation part of a table; prompts of one text stay on one side.
+
+    `train_share` of the different prompt texts, rounded, go to training. Raises ValueError for a share that
+    leaves a side empty.
+    """
+    texts = {text: place for place, text in enumerate(dict.fromkeys(table.prompt))}
+    count = round(train_share * len(texts)) if 0 < train_share < 1 else 0
+    if not 0 < count < len(texts):
+        raise ValueError(
+            f"train_share: expected a share in (0, 1) with prompts on both sides of {len(texts)}, got {train_share!r}"
+        )
+    trains = np.zeros(len(texts), bool)
+    trains[np.random.default_rng(seed).permutation(len(texts))[:count]] = True
+    side = trains[[texts[text] for text in table.prompt]]
+    return _rows_of(table, np.flatnonzero(side)), _rows_of(table, np.flatnonzero(~side))
+
+
+def _rows_of(table: RoutingTable, keep: np.ndarray) -> RoutingTable:
+    """The rows `keep` of a table."""
+    return RoutingTable(
+        tuple(table.prompt_id[i] for i in keep),
+        tuple(table.prompt[i] for i in keep),
+        tuple(table.group[i] for i in keep),
+        table.models,
+        table.performance[keep],
+        table.cost[keep],
+        {name: value[keep] for name, value in table.features.items()},
+        table.embeddings[keep],
+    )
+
+
 def summarise_table(table: RoutingTable, *, weight: float = 0.3) -> TableSummary:
     """Returns the `TableSummary` of a table; scores and costs that are nan count as missing, not in the means.
 
@@ -160,19 +225,20 @@ def _read(path, format, names, prices, score, cost) -> tuple[str, formats.Answer
 
 def _table(kind: str, answers: formats.Answers, vectors: np.ndarray, keep: np.ndarray) -> RoutingTable:
     """The rows `keep` as a `RoutingTable`."""
-    prompts = [answers.prompt[i] for i in keep]
+    prompts = answers.prompt
     if kind == "routerbench":
         prompts = [formats.joined_prompt(text) for text in prompts]
-    return RoutingTable(
-        tuple(answers.prompt_id[i] for i in keep),
+    whole = RoutingTable(
+        tuple(answers.prompt_id),
         tuple(prompts),
-        tuple(answers.group[i] for i in keep),
+        tuple(answers.group),
         tuple(answers.models),
-        answers.performance[keep],
-        answers.cost[keep],
-        {name: value[keep] for name, value in answers.features.items()},
-        vectors[keep],
+        answers.performance,
+        answers.cost,
+        answers.features,
+        vectors,
     )
+    return _rows_of(whole, keep)
 
 
 def _complete_rows(path: str, answers: formats.Answers, drop_missing: bool) -> np.ndarray:

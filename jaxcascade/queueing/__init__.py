@@ -7,7 +7,6 @@ from jaxcascade.queueing.instance import (
     Instance,
     acceptance,
     from_arrays,
-    from_table,
     make_instance,
     shared,
     synthetic,
@@ -15,9 +14,19 @@ from jaxcascade.queueing.instance import (
 )
 from jaxcascade.queueing.oracle import best_departure_rate, optimal_assortment
 from jaxcascade.queueing.policies import optimal, q_ths, q_ucb, rand, rand_rout
+from jaxcascade.queueing.routers import (
+    Router,
+    RouterQuality,
+    routed,
+    router,
+    router_quality,
+    router_scores,
+    train_router,
+)
+from jaxcascade.queueing.table import from_table
 
 _LABELLED_LLMS = 16
-_POLICIES = (acqb, cqb_eps, q_ucb, q_ths, rand, rand_rout, optimal)
+_POLICIES = (acqb, cqb_eps, q_ucb, q_ths, rand, rand_rout, router, optimal)
 
 SYSTEM = register_system(
     System(
@@ -60,6 +69,8 @@ SYSTEM = register_system(
 __all__ = [
     "SYSTEM",
     "Instance",
+    "Router",
+    "RouterQuality",
     "acceptance",
     "acqb",
     "best_departure_rate",
@@ -74,7 +85,12 @@ __all__ = [
     "q_ucb",
     "rand",
     "rand_rout",
+    "routed",
+    "router",
+    "router_quality",
+    "router_scores",
     "shared",
     "synthetic",
+    "train_router",
     "validate",
 ]

@@ -11,7 +11,6 @@ from jax.tree_util import register_dataclass
 
 from jaxcascade.core import closest, is_concrete, one_of
 
-_LOWEST, _HIGHEST = 0.1, 0.99  # interval of the acceptance probabilities of a routing table
 _PROBES = 1 << 14
 # One context in so many: below it an instance is refused. The environment tries 32 times as many a block.
 LEAST_ACCEPTANCE = 1 / 2000
@@ -243,62 +242,6 @@ def synthetic(
     shape = (number, dim)
     theta = np.zeros(shape) if per_seed else np.random.default_rng(seed).uniform(-1, 1, shape)
     return make_instance(theta, arrival_rate, slackness, assortment_size, per_seed=per_seed)
-
-
-def from_table(
-    embeddings, performance, cost, *, cost_weight=0.3, arrival_rate=0.7, assortment_size=1, features=None
-) -> Instance:
-    """Contexts from an offline routing table, with its performance and cost turned into acceptance probabilities.
-
-    ``raw = performance - cost_weight * cost / max(cost)``, scaled over the models of each prompt to
-    ``.1 + .89 (raw - min) / (max - min)``; that is the acceptance probability q of a model alone, and its
-    utility is ``log(q / (1 - q))``. A prompt on which all models tie gets the middle value .545 for all.
-    Prompts are drawn uniformly, whether or not they can be served at the arrival rate.
-
-    Args:
-      embeddings: ``[P, d]`` contexts.
-      performance: ``[P, N]`` scores in [0, 1].
-      cost: ``[P, N]`` costs >= 0.
-      cost_weight: weight of the cost; the paper's is lost.
-      arrival_rate: probability of an arrival in a round.
-      assortment_size: K, static.
-      features: ``[N, D, d]`` feature maps of the shared-parameter form.
-
-    Raises:
-      ValueError: naming the argument, what was expected and what came.
-
-    Source: arXiv 2602.02061, Section 5.2 and Appendix B.5.
-    """
-    arrays = {"embeddings": embeddings, "performance": performance, "cost": cost}
-    arrays = {name: np.asarray(value, np.float64) for name, value in arrays.items()}
-    for name, value in arrays.items():
-        if value.ndim != 2 or 0 in value.shape:
-            raise ValueError(f"{name}: expected a table with one row per prompt, got shape {list(value.shape)}")
-        if not np.all(np.isfinite(value)):
-            raise ValueError(f"{name}: expected finite numbers, got {value[~np.isfinite(value)].flat[0]}")
-        if len(value) != len(arrays["embeddings"]):
-            raise ValueError(f"{name}: expected {len(arrays['embeddings'])} rows, got {len(value)}")
-    embeddings, performance, cost = arrays.values()
-    if cost.shape != performance.shape:
-        raise ValueError(f"cost: expected shape {list(performance.shape)}, got {list(cost.shape)}")
-    if np.any(cost < 0):
-        raise ValueError(f"cost: expected numbers >= 0, got {cost.min():.6g}")
-    if not np.isfinite(cost_weight) or cost_weight < 0:
-        raise ValueError(f"cost_weight: expected a finite number >= 0, got {cost_weight!r}")
-    raw = performance - cost_weight * cost / max(cost.max(), np.finfo(float).tiny)
-    low, high = raw.min(1, keepdims=True), raw.max(1, keepdims=True)
-    spread = high - low
-    share = np.where(spread > 0, (raw - low) / np.where(spread > 0, spread, 1), 0.5)
-    chance = _LOWEST + (_HIGHEST - _LOWEST) * share
-    return make_instance(
-        np.zeros((performance.shape[1], embeddings.shape[1])),
-        arrival_rate,
-        0.0,
-        assortment_size,
-        embeddings=embeddings,
-        utility=np.log(chance / (1 - chance)),
-        features=features,
-    )
 
 
 def shared(features, theta, arrival_rate=0.7, slackness=0.03, assortment_size=1) -> Instance:
