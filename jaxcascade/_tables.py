@@ -80,8 +80,8 @@ def number(mean: float, half_width: float) -> str:
         return "-" if math.isnan(mean) else str(mean)
     if not math.isfinite(half_width):
         return f"{mean:.6g}"
-    if half_width <= 0:
-        return f"{mean:.6g} ± 0"
+    if half_width < 10.0**-_MOST_DECIMALS:  # no spread, or that of rounding
+        return f"{round(mean, _MOST_DECIMALS) + 0.0:.6g} ± 0"
     decimals = min(max(1 - math.floor(math.log10(half_width)), 0), _MOST_DECIMALS)
     return f"{mean:.{decimals}f} ± {half_width:.{decimals}f}"
 

@@ -97,7 +97,7 @@ def test_policies_meet_the_same_noise_and_optimal_has_no_gap_and_no_regret():
         gap = metrics["queue_length"] - runs["optimal"]["queue_length"]
         np.testing.assert_array_equal(metrics["queue_gap"], gap, err_msg=name)
     assert not runs["optimal"]["queue_gap_sum"].any()
-    np.testing.assert_allclose(runs["optimal"]["regret"], 0, atol=1e-4)
+    assert not runs["optimal"]["regret"].any()
     assert runs["rand"]["regret"][-1] > 1
 
 

@@ -216,7 +216,8 @@ def _step(model, state, action, noise, t):
     best = play(noise.sigma, noise.sigma, noise.value)
     paid = jnp.sum(jnp.where(opened, noise.cost, 0))
     utility = jnp.sum(jnp.where(deployed, noise.value, 0)) - paid
-    oracle = jnp.sum(jnp.where(best.deployed, noise.value, 0) - jnp.where(best.opened, noise.cost, 0))
+    # Summed in the same order, so that the oracle's own regret is 0 and no rounding.
+    oracle = jnp.sum(jnp.where(best.deployed, noise.value, 0)) - jnp.sum(jnp.where(best.opened, noise.cost, 0))
     single = jnp.sum(jnp.where(model.single, noise.value - noise.cost, 0))
     calibrating = t <= 0
     rewarded = deployed | (opened & calibrating)

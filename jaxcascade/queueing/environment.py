@@ -295,8 +295,8 @@ def _step(edges, attempts, instance, state, action, noise, t):
     below = jnp.sum(within < 0.95 * departures, dtype=jnp.int32)
     percentile = jnp.where(departures > 0, jnp.asarray(edges)[jnp.minimum(below, len(edges) - 1)], jnp.nan)
     metrics = {
-        # The best rate and the rate round differently.
-        "regret": number_or_nan(jnp.where(served, jnp.maximum(best - rate, 0), 0)),
+        # The best rate and the rate round differently: a gap of a few units in the last place is none.
+        "regret": number_or_nan(jnp.where(served & (best - rate > 4 * jnp.finfo(best.dtype).eps), best - rate, 0)),
         "queue_length": number_or_nan(length),
         "queue_length_mean": length,
         "queue_gap": number_or_nan(length - oracle_length),
