@@ -14,6 +14,7 @@ from jaxcascade.queueing.instance import (
 )
 from jaxcascade.queueing.oracle import best_departure_rate, optimal_assortment
 from jaxcascade.queueing.policies import optimal, q_ths, q_ucb, rand, rand_rout
+from jaxcascade.queueing.projection import Projection, neighbour_agreement, project, train_projection
 from jaxcascade.queueing.routers import (
     Router,
     RouterQuality,
@@ -69,6 +70,7 @@ SYSTEM = register_system(
 __all__ = [
     "SYSTEM",
     "Instance",
+    "Projection",
     "Router",
     "RouterQuality",
     "acceptance",
@@ -78,9 +80,11 @@ __all__ = [
     "environment",
     "from_table",
     "make_instance",
+    "neighbour_agreement",
     "num_samples",
     "optimal",
     "optimal_assortment",
+    "project",
     "q_ths",
     "q_ucb",
     "rand",
@@ -91,6 +95,7 @@ __all__ = [
     "router_scores",
     "shared",
     "synthetic",
+    "train_projection",
     "train_router",
     "validate",
 ]

@@ -1,6 +1,7 @@
 """Instances that replay a routing table, and the part of a table that routers are trained on."""
 
 import os
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy as np
 from jaxcascade.core import choose
 from jaxcascade.data import RoutingTable, join_tables, read_routing_table, split_table
 from jaxcascade.queueing.instance import Instance, make_instance
+from jaxcascade.queueing.projection import Projection, project, train_projection
 from jaxcascade.queueing.targets import COST_WEIGHT, net_utility
 
 _LOWEST, _HIGHEST = 0.1, 0.99  # interval of the acceptance probabilities
@@ -42,6 +44,12 @@ def read_part(
     whole = join_tables([read_routing_table(path, drop_missing=drop_missing) for path in paths])
     if not whole.embeddings.shape[1]:
         raise ValueError(f"{paths[0]}: expected embeddings beside it (such as a .minilm.npy file), got none")
+    if len(whole.embeddings) > 1 and not np.any(whole.embeddings != whole.embeddings[0]):
+        warnings.warn(
+            f"{paths[0]}: the embeddings of all {len(whole.embeddings)} prompts are the same, as an encoder's are that"
+            " cuts long prompts of one beginning; nothing can be learnt from them",
+            stacklevel=2,
+        )
     if part == "all":
         return whole
     return split_table(whole, train_share, split_seed)[part == "evaluation"]
@@ -61,6 +69,7 @@ def from_table(
     arrival_rate=0.7,
     assortment_size=1,
     features=None,
+    projection=None,
 ) -> Instance:
     """Contexts from an offline routing table, with its performance and cost turned into acceptance probabilities.
 
@@ -82,6 +91,8 @@ def from_table(
       arrival_rate: probability of an arrival in a round.
       assortment_size: K, static.
       features: ``[N, D, d]`` feature maps of the shared-parameter form.
+      projection: a ``Projection`` that the contexts go through first (ACQB-CL), or True to train one on the part
+        "train" of the same ``tables``. Arrivals, prompts and utilities of a study are the same with and without.
 
     Raises:
       FileNotFoundError: if there is no such file.
@@ -95,11 +106,20 @@ def from_table(
             raise ValueError("tables: expected nothing beside embeddings, performance or cost, got both")
         table = read_part(tables, part, train_share, split_seed, drop_missing)
         embeddings, performance, cost = table.embeddings, table.performance, table.cost
+        if projection is True:
+            train = read_part(tables, "train", train_share, split_seed, drop_missing)
+            projection = train_projection(
+                train.embeddings, train.performance, train.cost, cost_weight=cost_weight, seed=split_seed
+            )
     elif any(array is None for array in given):
         raise ValueError("embeddings: expected embeddings, performance and cost, or tables, got neither")
     contexts = np.asarray(embeddings, np.float64)
     if contexts.ndim != 2 or 0 in contexts.shape:
         raise ValueError(f"embeddings: expected a table with one row per prompt, got shape {list(contexts.shape)}")
+    if projection is not None and not isinstance(projection, Projection):
+        raise ValueError(f"projection: expected a Projection, or True beside tables, got {projection!r}")
+    if projection is not None:
+        contexts = np.asarray(project(projection, contexts), np.float64)
     raw = net_utility(performance, cost, cost_weight)
     if len(raw) != len(contexts):
         raise ValueError(f"performance: expected {len(contexts)} rows, got {len(raw)}")
