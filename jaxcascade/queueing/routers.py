@@ -15,7 +15,6 @@ import optax
 
 from jaxcascade.core import Policy, choose
 from jaxcascade.kernels import best_assortment
-from jaxcascade.queueing.choices import oldest
 from jaxcascade.queueing.environment import Action
 from jaxcascade.queueing.instance import HIDDEN
 from jaxcascade.queueing.table import read_part
@@ -173,7 +172,7 @@ def _routed(method):
 
     def act(model, state, key, t, observation):
         params, view = model
-        query = oldest(observation, None)
+        query = jnp.min(observation.arrived)  # the oldest
         here = (observation.arrived == query).astype(observation.context.dtype)
         value = score(params, here @ observation.context)
         return Action(query, best_assortment(value, view.assortment_size)), state
