@@ -2,8 +2,8 @@
 
 ``python experiments/cascade_misspecification.py OUT.png [--steps T] [--seeds N]`` draws, for every box, the indices
 that DOW has learnt after T rounds at 256 contexts against the oracle's, and prints their correlation and root mean
-squared difference, with DOW's regret beside the plug-in's. Seen (4 seeds, T = 30,000): correlations .93 to .94, errors of
-.026 to .035 where the true indices vary by .075 to .098; regret 70 against the plug-in's 192.
+squared difference, with DOW's regret beside the plug-in's. Seen (4 seeds, T = 30,000): correlations .93 to .94, errors
+of .026 to .035 where the true indices vary by .075 to .098; regret 70 against the plug-in's 192.
 """
 
 import argparse
