@@ -20,6 +20,7 @@ from jaxcascade.queueing.environment import Feedback
 _ROUNDING = 64
 # Below it all N factors are updated at once, most of them by nothing; above it only those offered are touched.
 _MOST_AT_ONCE = 4096
+_FEW_DIMENSIONS = 8
 
 
 class Sizes(NamedTuple):
@@ -169,8 +170,16 @@ def sampled_utility(beliefs: Beliefs, width: jax.Array, normal: jax.Array, conte
     # The factors on the left and as they lie in memory: any other order copies all of them every round.
     step = jnp.moveaxis(beliefs.factor @ jnp.moveaxis(normal, 0, -1), -1, 0)
     theta = beliefs.theta + width[:, None] * step
-    utility = context @ theta.reshape(samples * number, -1).T
+    utility = _products(context, theta.reshape(samples * number, -1))
     return jnp.max(utility.reshape(-1, samples, number), axis=1) if samples > 1 else utility
+
+
+def _products(context, theta):
+    """``context @ theta.T``; in few dimensions term by term, which XLA vectorises over the slots and a dot it does not."""
+    if context.shape[1] > _FEW_DIMENSIONS:
+        return context @ theta.T
+    columns = context.T
+    return sum(columns[i] * theta[:, i, None] for i in range(context.shape[1])).T
 
 
 def upper_utility(beliefs: Beliefs, width: jax.Array, context: jax.Array) -> jax.Array:
