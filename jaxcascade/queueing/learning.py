@@ -175,7 +175,7 @@ def sampled_utility(beliefs: Beliefs, width: jax.Array, normal: jax.Array, conte
 
 
 def _products(context, theta):
-    """``context @ theta.T``; in few dimensions term by term, which XLA vectorises over the slots and a dot it does not."""
+    """``context @ theta.T``; in few dimensions term by term, which XLA vectorises over the slots, unlike a dot."""
     if context.shape[1] > _FEW_DIMENSIONS:
         return context @ theta.T
     columns = context.T
