@@ -1,6 +1,8 @@
 """What learners of the queueing system believe of theta: estimate, design matrix, and how both are kept up to date."""
 
 import math
+from functools import reduce
+from operator import add
 from typing import Any, NamedTuple
 
 import jax
@@ -179,7 +181,7 @@ def _products(context, theta):
     if context.shape[1] > _FEW_DIMENSIONS:
         return context @ theta.T
     columns = context.T
-    return sum(columns[i] * theta[:, i, None] for i in range(context.shape[1])).T
+    return reduce(add, (columns[i] * theta[:, i, None] for i in range(context.shape[1]))).T
 
 
 def upper_utility(beliefs: Beliefs, width: jax.Array, context: jax.Array) -> jax.Array:
