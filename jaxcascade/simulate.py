@@ -406,5 +406,5 @@ def _raise_on_failed_audit(name, claims):
         if not worst <= 0:
             raise FloatingPointError(
                 f"{name}: {claim} is {np.max(value):.3g}, at most {np.min(limit):.3g} was promised;"
-                " the recursion has not settled on this instance (try float64, or a larger horizon window)"
+                " the recursion has not settled on this instance (try float64)"
             )

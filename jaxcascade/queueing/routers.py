@@ -250,9 +250,8 @@ def _train_carrot(data, cost_weight, seed):
 def _train_umr(data, cost_weight, seed):
     centres, cluster = _lloyd(data.contexts, min(_CLUSTERS, len(data.contexts)), seed)
     member = cluster[:, None] == np.arange(len(centres))
-    utility = data.performance - cost_weight * data.cost
     # One more prompt of the overall mean keeps a small cluster from being believed too much.
-    total = member.T @ utility + utility.mean(axis=0)
+    total = member.T @ data.utility + data.utility.mean(axis=0)
     return (centres, total / (member.sum(axis=0)[:, None] + 1)), []
 
 
