@@ -150,6 +150,10 @@ def test_factor_stays_that_of_the_inverse_design_matrix(dim, rows, seed):
         np.testing.assert_allclose(norm, np.sqrt(np.einsum("id,de,ie->i", probe, inverse, probe)), rtol=1e-8)
         # x = 0 changes nothing, to the bit
         np.testing.assert_array_equal(kernels.factor_update(factor, jnp.zeros(dim)), factor)
+        columns = jnp.asarray(np.random.default_rng(seed + 1).normal(size=(dim, 3)))
+        both = kernels.factor_update_products(factor, jnp.arange(1.0, dim + 1), columns, factor @ columns)
+        np.testing.assert_array_equal(both[0], kernels.factor_update(factor, jnp.arange(1.0, dim + 1)))
+        np.testing.assert_allclose(both[0] @ columns, both[1], atol=1e-11)
 
 
 def test_factor_in_float32_keeps_its_product_over_many_updates():

@@ -65,7 +65,7 @@ def record(instance, policy, num_steps, seed=0, slots=64):
                 "arrives": noise.arrives,
                 "uniform": noise.uniform,
                 "context": context,
-                "draws": draws._asdict(),
+                "draws": draws._replace(key=jax.random.key_data(key))._asdict(),
                 "query": jnp.zeros((), jnp.int32) if action.query is None else action.query,
                 "servers": feedback.servers,
                 "feedback": feedback._asdict(),

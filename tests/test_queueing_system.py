@@ -286,3 +286,19 @@ def test_float64_runs_give_float64_states():
     with float64_mode():
         log = record(queueing.synthetic(2, 2, 0.5, 0.0), queueing.acqb(), 40)
     assert log["theta"].dtype == log["metrics"]["regret"].dtype == np.float64
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_samples_made_ahead_keep_up_with_large_factors(size):
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(40, 50)), rng.random((40, 3)), rng.random((40, 3))
+    instance = queueing.from_table(*table, arrival_rate=0.9, assortment_size=size)
+    policy = queueing.acqb(estimator="one_pass")
+    at_30 = jc.simulate(instance, policy, key=jax.random.key(1), num_steps=30, num_seeds=2).state
+    at_33 = jc.simulate(instance, policy, key=jax.random.key(1), num_steps=33, num_seeds=2).state
+    assert int(at_30.offers.sum()) > 30
+    for beliefs in (at_30, at_33):
+        assert beliefs.ahead.step.shape[:3] == (2, 3, 50)
+        np.testing.assert_allclose(beliefs.factor @ beliefs.ahead.normal, beliefs.ahead.step, atol=1e-4)
+        assert 0.9 < float(jnp.std(beliefs.ahead.normal)) < 1.1
+    assert not jnp.any(at_30.ahead.normal == at_33.ahead.normal)

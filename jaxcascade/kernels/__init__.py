@@ -31,7 +31,13 @@ from jaxcascade.kernels.mnl import (
     one_pass_step,
 )
 from jaxcascade.kernels.reservation_index import bisected_reservation_index, reservation_index
-from jaxcascade.kernels.square_root_factor import factor_init, factor_norm, factor_sample, factor_update
+from jaxcascade.kernels.square_root_factor import (
+    factor_init,
+    factor_norm,
+    factor_sample,
+    factor_update,
+    factor_update_products,
+)
 from jaxcascade.kernels.symmetric_solve import conjugate_gradient, solve_positive
 
 __all__ = [
@@ -63,6 +69,7 @@ __all__ = [
     "factor_norm",
     "factor_sample",
     "factor_update",
+    "factor_update_products",
     "fifo_init",
     "fifo_pop",
     "fifo_push",

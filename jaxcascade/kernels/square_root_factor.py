@@ -21,9 +21,33 @@ def factor_update(factor: jax.Array, vector: jax.Array) -> jax.Array:
 
     Source: Potter's square-root form (Bierman, Factorization Methods for Discrete Sequential Estimation, 1977).
     """
+    column, row = _change(factor, vector)
+    return factor - column[:, None] * row[None, :]
+
+
+def factor_update_products(
+    factor: jax.Array, vector: jax.Array, columns: jax.Array, products: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """``factor_update`` and the products ``S @ columns`` of the new factor from those of the old one.
+
+    The products change by ``-(S f) / (a + sqrt(a)) (f . columns)``, at the cost of C numbers a row and not of d.
+
+    Args:
+      factor: ``[d, d]`` S.
+      vector: ``[d]`` x.
+      columns: ``[d, C]``.
+      products: ``[d, C]`` S @ columns.
+
+    Source: as ``factor_update``.
+    """
+    column, row = _change(factor, vector)
+    return factor - column[:, None] * row[None, :], products - column[:, None] * (row @ columns)[None, :]
+
+
+def _change(factor, vector):
     f = vector @ factor
     a = 1 + f @ f
-    return factor - ((factor @ f) / (a + jnp.sqrt(a)))[:, None] * f[None, :]
+    return (factor @ f) / (a + jnp.sqrt(a)), f
 
 
 def factor_sample(mean: jax.Array, factor: jax.Array, scale: jax.Array, normal: jax.Array) -> jax.Array:

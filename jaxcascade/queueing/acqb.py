@@ -15,9 +15,12 @@ from jaxcascade.queueing.environment import Action
 from jaxcascade.queueing.instance import HIDDEN
 from jaxcascade.queueing.learning import (
     Sizes,
+    draws_ahead,
     history_rows,
     learn,
+    look_ahead,
     no_beliefs,
+    posterior_steps,
     radius,
     sampled_utility,
     upper_utility,
@@ -181,15 +184,17 @@ def _learner(explore, pick, one_pass, ucb, shared):
 
     def init(model):
         sizes, regularisation = model.sizes.value, model.params["regularisation"]
-        return no_shared_beliefs(sizes, model.features, regularisation) if shared else no_beliefs(sizes, regularisation)
+        if shared:
+            return no_shared_beliefs(sizes, model.features, regularisation)
+        return no_beliefs(sizes, regularisation, 0 if ucb else num_samples(sizes.assortment_size))
 
     def draw_all(model, key):
         sizes = model.sizes.value
-        samples = 0 if ucb else num_samples(sizes.assortment_size)
+        samples = 0 if ucb or (draws_ahead(sizes) and not shared) else num_samples(sizes.assortment_size)
         size = model.features.shape[1:2] if shared else (sizes.num_llms, sizes.dim)
         return draw(key, sizes.num_llms, (samples, *size))
 
-    def utilities(model, beliefs, draws, context):
+    def utilities(model, beliefs, draws, t, context):
         """The optimistic utilities ``[slots, N]``."""
         sizes, params = model.sizes.value, model.params
         if shared:
@@ -201,11 +206,13 @@ def _learner(explore, pick, one_pass, ucb, shared):
         width = radius(sizes, params["regularisation"], params["scale"], beliefs.offers)
         if ucb:
             return upper_utility(beliefs, width, context)
-        return sampled_utility(beliefs, width, draws.normal, context)
+        return sampled_utility(beliefs, width, posterior_steps(beliefs, t, draws.normal), context)
 
     def act(model, beliefs, draws, t, observation):
         size = model.sizes.value.assortment_size
-        utility = utilities(model, beliefs, draws, observation.context)
+        if not shared and beliefs.ahead is not None:
+            beliefs = look_ahead(beliefs, t, draws.key)
+        utility = utilities(model, beliefs, draws, t, observation.context)
         if pick is None:
             score = best_log_weight(utility, size)
             query = first_of(observation.arrived, observation.arrived != FREE, score)

@@ -22,12 +22,14 @@ class Draws(NamedTuple):
       word: ``[]`` uniform in [0, 1), from which every waiting query draws a ticket.
       servers: ``[N]`` uniform in [-1, 1); the K largest are a random assortment.
       normal: ``[samples, N, d]`` standard normal, of the posterior samples.
+      key: the round's key, for draws that are made for several rounds at once.
     """
 
     explore: jax.Array
     word: jax.Array
     servers: jax.Array
     normal: jax.Array
+    key: jax.Array
 
 
 def draw(key: jax.Array, num_llms: int, normals: tuple[int, ...] = (0,)) -> Draws:
@@ -47,7 +49,7 @@ def draw(key: jax.Array, num_llms: int, normals: tuple[int, ...] = (0,)) -> Draw
     uniform = jax.random.uniform(key, (2 + num_llms + count,), dtype, below, 1)
     normal = jnp.sqrt(jnp.asarray(2, dtype)) * jax.lax.erf_inv(uniform[2 + num_llms :])
     first = (uniform[:2] + 1) / 2
-    return Draws(first[0], first[1], uniform[2 : 2 + num_llms], normal.reshape(normals))
+    return Draws(first[0], first[1], uniform[2 : 2 + num_llms], normal.reshape(normals), key)
 
 
 def tickets(word: jax.Array, arrived: jax.Array) -> jax.Array:

@@ -13,6 +13,7 @@ from jaxcascade.kernels import (
     factor_init,
     factor_norm,
     factor_update,
+    factor_update_products,
     logistic_newton,
     mnl_newton,
     one_pass_step,
@@ -23,6 +24,8 @@ _ROUNDING = 64
 # Below it all N factors are updated at once, most of them by nothing; above it only those offered are touched.
 _MOST_AT_ONCE = 4096
 _FEW_DIMENSIONS = 8
+# Rounds whose posterior samples are multiplied by the factors in one go: a round alone would read all N of them.
+_AHEAD = 16
 
 
 class Sizes(NamedTuple):
@@ -41,6 +44,18 @@ class Sizes(NamedTuple):
     capacity: int
 
 
+class Ahead(NamedTuple):
+    """Posterior samples of 16 rounds, kept up with the factors.
+
+    Attributes:
+      normal: ``[N, d, 16 M]`` standard normal draws, M columns a round.
+      step: ``[N, d, 16 M]`` the factors times them.
+    """
+
+    normal: jax.Array
+    step: jax.Array
+
+
 class Beliefs(NamedTuple):
     """What a learner knows after some rounds.
 
@@ -50,12 +65,19 @@ class Beliefs(NamedTuple):
       offers: ``[N]`` int32 n_j, how often j was offered.
       memory: the estimator's own: a factor ``[N, d, d]`` of the inverse curvature (one pass), signed contexts
         ``[N, capacity, d]`` by LLM (mle, K = 1), or a ``ChoiceHistory`` (mle, K >= 2).
+      ahead: samples of the coming rounds where the factors are large, else None.
     """
 
     theta: jax.Array
     factor: jax.Array
     offers: jax.Array
     memory: Any
+    ahead: Ahead | None
+
+
+def draws_ahead(sizes: Sizes) -> bool:
+    """Whether the factors are so large that the samples of several rounds are made together."""
+    return sizes.num_llms * sizes.dim**2 > _MOST_AT_ONCE
 
 
 def history_rows(horizon: int) -> int:
@@ -63,8 +85,8 @@ def history_rows(horizon: int) -> int:
     return math.ceil(horizon / _ROUNDING) * _ROUNDING
 
 
-def no_beliefs(sizes: Sizes, regularisation: jax.Array) -> Beliefs:
-    """Beliefs before round 1: theta 0, ``V_j = lambda0 I``."""
+def no_beliefs(sizes: Sizes, regularisation: jax.Array, samples: int) -> Beliefs:
+    """Beliefs before round 1: theta 0, ``V_j = lambda0 I``; ``samples`` posterior samples a round."""
     number, dim, size, capacity = sizes
     factor = jnp.broadcast_to(factor_init(dim, regularisation), (number, dim, dim))
     theta = jnp.zeros((number, dim), factor.dtype)
@@ -73,7 +95,10 @@ def no_beliefs(sizes: Sizes, regularisation: jax.Array) -> Beliefs:
         memory = jnp.zeros((number, capacity, dim), factor.dtype)
     elif capacity:
         memory = ChoiceHistory(jnp.zeros((capacity, dim), factor.dtype), jnp.zeros((capacity, number), jnp.int8))
-    return Beliefs(theta, factor, jnp.zeros((number,), jnp.int32), memory)
+    ahead = None
+    if samples and draws_ahead(sizes):
+        ahead = Ahead(*[jnp.zeros((number, dim, _AHEAD * samples), factor.dtype)] * 2)
+    return Beliefs(theta, factor, jnp.zeros((number,), jnp.int32), memory, ahead)
 
 
 def learn(sizes: Sizes, regularisation: jax.Array, beliefs: Beliefs, t: jax.Array, feedback: Feedback) -> Beliefs:
@@ -88,13 +113,13 @@ def learn(sizes: Sizes, regularisation: jax.Array, beliefs: Beliefs, t: jax.Arra
 
     Source: arXiv 2602.02061, Algorithm 1 and Appendix B.1.
     """
-    number, dim, size, capacity = sizes
+    number, _, size, capacity = sizes
     servers = feedback.servers
     same = servers[:, None] == jnp.arange(number, dtype=jnp.int32)
     offered = jnp.any(same, axis=0) & feedback.served
     chosen = jnp.any(same & feedback.chosen[:, None], axis=0) & feedback.served
     context = jnp.where(feedback.served, feedback.context, 0)
-    at_once = number * dim * dim <= _MOST_AT_ONCE
+    at_once = not draws_ahead(sizes)
     touched = jnp.arange(number) if at_once else servers
     rows = jnp.where(offered[touched][:, None], context, 0)
 
@@ -104,7 +129,13 @@ def learn(sizes: Sizes, regularisation: jax.Array, beliefs: Beliefs, t: jax.Arra
     def take(whole):
         return whole if at_once else whole[servers]
 
-    factor = put(beliefs.factor, jax.vmap(factor_update)(take(beliefs.factor), rows))
+    ahead = beliefs.ahead
+    if ahead is None:
+        factor = put(beliefs.factor, jax.vmap(factor_update)(take(beliefs.factor), rows))
+    else:
+        update = jax.vmap(factor_update_products)
+        part, step = update(take(beliefs.factor), rows, take(ahead.normal), take(ahead.step))
+        factor, ahead = put(beliefs.factor, part), ahead._replace(step=put(ahead.step, step))
     theta, memory = beliefs.theta, beliefs.memory
     if not capacity:
         part, curvature = one_pass_step(take(theta), take(memory), rows, chosen[touched])
@@ -121,7 +152,7 @@ def learn(sizes: Sizes, regularisation: jax.Array, beliefs: Beliefs, t: jax.Arra
         memory = ChoiceHistory(memory.context.at[t - 1].set(context), memory.code.at[t - 1].set(code))
         new = mnl_newton(theta, memory, t, regularisation, factor)
         theta = jnp.where(feedback.served, new, theta)
-    return Beliefs(theta, factor, beliefs.offers + offered, memory)
+    return Beliefs(theta, factor, beliefs.offers + offered, memory, ahead)
 
 
 @jax.custom_batching.custom_vmap
@@ -155,7 +186,35 @@ def radius(sizes: Sizes, regularisation: jax.Array, scale: jax.Array, count: jax
     return scale * (jnp.sqrt(growth + 4 * jnp.log(n)) / 2 + jnp.sqrt(regularisation))
 
 
-def sampled_utility(beliefs: Beliefs, width: jax.Array, normal: jax.Array, context: jax.Array) -> jax.Array:
+def look_ahead(beliefs: Beliefs, t: jax.Array, key: jax.Array) -> Beliefs:
+    """Beliefs with the samples of rounds ``t .. t + 15`` in every 16th round, from that round's key."""
+
+    def make(ahead):
+        normal = jax.random.normal(key, ahead.normal.shape, ahead.normal.dtype)
+        return Ahead(normal, beliefs.factor @ normal)
+
+    return beliefs._replace(ahead=jax.lax.cond((t - 1) % _AHEAD == 0, make, lambda ahead: ahead, beliefs.ahead))
+
+
+def posterior_steps(beliefs: Beliefs, t: jax.Array, normal: jax.Array) -> jax.Array:
+    """Posterior samples of theta less the estimate, at width 1, ``[M, N, d]``: ``S_j z``.
+
+    Args:
+      beliefs: what is known, with the samples of round ``t`` if they are made ahead.
+      t: ``[]`` int32, the round.
+      normal: ``[M, N, d]`` standard normal draws z; unused if they are made ahead.
+
+    Source: arXiv 2602.02061, Algorithm 1.
+    """
+    if beliefs.ahead is None:
+        # The factors on the left and as they lie in memory: any other order copies all of them every round.
+        return jnp.moveaxis(beliefs.factor @ jnp.moveaxis(normal, 0, -1), -1, 0)
+    number, dim, columns = beliefs.ahead.step.shape
+    by_round = beliefs.ahead.step.reshape(number, dim, _AHEAD, columns // _AHEAD)
+    return jnp.moveaxis(by_round[:, :, (t - 1) % _AHEAD], -1, 0)
+
+
+def sampled_utility(beliefs: Beliefs, width: jax.Array, step: jax.Array, context: jax.Array) -> jax.Array:
     """Optimistic utilities ``[slots, N]``: the greatest of those under the posterior samples.
 
     ``max_m x . theta_j^(m)`` with ``theta_j^(m) = theta_j + width_j S_j z``, the same samples for all queries.
@@ -163,14 +222,12 @@ def sampled_utility(beliefs: Beliefs, width: jax.Array, normal: jax.Array, conte
     Args:
       beliefs: what is known.
       width: ``[N]`` alpha.
-      normal: ``[M, N, d]`` standard normal draws z.
+      step: ``[M, N, d]`` of ``posterior_steps``.
       context: ``[slots, d]``.
 
     Source: arXiv 2602.02061, Algorithm 1 and Appendix B.1.
     """
-    samples, number, _ = normal.shape
-    # The factors on the left and as they lie in memory: any other order copies all of them every round.
-    step = jnp.moveaxis(beliefs.factor @ jnp.moveaxis(normal, 0, -1), -1, 0)
+    samples, number, _ = step.shape
     theta = beliefs.theta + width[:, None] * step
     utility = _products(context, theta.reshape(samples * number, -1))
     return jnp.max(utility.reshape(-1, samples, number), axis=1) if samples > 1 else utility
