@@ -36,6 +36,8 @@ _TABLES = ("instance", "policies", "sweep", "figures", "paper")
 _KEYS = (*_TEXTS, "num_steps", "num_seeds", "seed", "record", "snapshot", "quick", *_TABLES)
 _SOURCES = ("kind", "file", "log")
 _FIGURE = ("kind", "file", "select")
+# What a policy that is trained on routing tables takes from [instance], so that both see one split of one table.
+_TABLE_ARGUMENTS = ("tables", "train_share", "split_seed", "drop_missing", "encoder", "cache", "cost_weight")
 _DEFAULT_RECORD = 50
 _LARGEST_SEED = 2**32 - 1  # jax.random.key keeps 32 bits
 
@@ -147,7 +149,8 @@ def build(config: Config, /, **point: Any) -> tuple[Any, dict[str, Policy]]:
     system = get_system(config.system)
     instance = _instance(typed(tables, "instance", dict), system, os.path.dirname(config.path))
     policies = typed(tables, "policies", dict)
-    return instance, {name: _policy(name, typed(policies, name, dict, "policies."), system) for name in policies}
+    of = partial(_policy, system=system, of_instance=tables["instance"])
+    return instance, {name: of(name, typed(policies, name, dict, "policies.")) for name in policies}
 
 
 def as_table(config: Config) -> dict[str, Any]:
@@ -326,12 +329,22 @@ def _find(path, folder):
     return beside if os.path.isfile(beside) else path
 
 
-def _policy(name: str, table: dict, system: System) -> Policy:
+def _policy(name: str, table: dict, system: System, of_instance: dict[str, Any]) -> Policy:
     key = dotted("policies", name)
     if "kind" not in table:
         raise ValueError(f"{key}.kind: expected {one_of(system.policies)}, got none")
     factory = choose(f"{key}.kind", typed(table, "kind", str, f"{key}."), system.policies)
-    return _call(key, factory, {name: value for name, value in table.items() if name != "kind"})
+    arguments = {name: value for name, value in table.items() if name != "kind"}
+    accepted = inspect.signature(factory).parameters
+    if "tables" in accepted and "tables" not in arguments and "tables" in of_instance:
+        if of_instance.get("part") != "evaluation":
+            raise ValueError(
+                f"instance.part: expected 'evaluation', as {key} is trained on the rest of the same tables,"
+                f" got {of_instance.get('part', 'all')!r}"
+            )
+        shared = {name: of_instance[name] for name in _TABLE_ARGUMENTS if name in of_instance and name in accepted}
+        arguments = shared | arguments
+    return _call(key, factory, arguments)
 
 
 def _call(key: str, function: Callable, arguments: dict[str, Any]) -> Any:

@@ -58,16 +58,39 @@ def test_agreement_is_that_of_a_plain_loop():
     assert queueing.neighbour_agreement(embeddings, performance, cost) == pytest.approx(np.mean(found))
 
 
-def test_an_instance_with_projected_contexts_has_the_same_queries(trained):
+@pytest.mark.parametrize("options", [{"estimator": "one_pass"}, {"estimator": "mle"}])
+def test_a_policy_on_projected_contexts_does_what_it_does_where_the_contexts_are_such(trained, options):
     embeddings, *answers = prompts(40, 4)
     plain = queueing.from_table(embeddings, *answers, arrival_rate=0.4)
-    projected = queueing.from_table(embeddings, *answers, arrival_rate=0.4, projection=trained)
-    np.testing.assert_array_equal(plain.utility, projected.utility)
-    assert not np.allclose(plain.embeddings, projected.embeddings)
-    policies = {"rand": queueing.rand()}
-    runs = [jc.compare(i, policies, num_steps=80, num_seeds=2, record=1) for i in (plain, projected)]
-    for metric in ("arrivals", "departures", "regret"):
-        np.testing.assert_array_equal(*(run.final("rand", metric) for run in runs))
+    there = queueing.from_table(queueing.project(trained, embeddings), *answers, arrival_rate=0.4)
+    policy = queueing.acqb(**options)
+    own = jc.compare(plain, {"cl": queueing.projected(policy, trained), "acqb": policy}, num_steps=80, num_seeds=2)
+    other = jc.compare(there, {"cl": policy}, num_steps=80, num_seeds=2)
+    for metric in ("arrivals", "departures", "regret", "offers_2"):
+        np.testing.assert_allclose(own.curve("cl", metric), other.curve("cl", metric), atol=1e-5)
+    assert not np.array_equal(own.curve("cl", "regret"), own.curve("acqb", "regret"))
+
+
+def test_acqb_cl_trains_on_the_other_part_of_the_split(tmp_path):
+    embeddings, performance, cost = prompts(120, 5)
+    names = "abcd"
+    header = ",".join(["sample_id", "prompt", "eval_name", *names, *(f"{name}|total_cost" for name in names)])
+    rows = [
+        ",".join([f"{i}", f"p{i}", "g", *(f"{x:.4f}" for x in (*performance[i], *cost[i]))])
+        for i in range(len(embeddings))
+    ]
+    (tmp_path / "t.csv").write_text("\n".join([header, *rows]))
+    np.save(tmp_path / "t.minilm.npy", embeddings.astype(np.float32))
+    path = str(tmp_path / "t.csv")
+    train = read_part(path, "train")
+    evaluation = set(read_part(path, "evaluation").prompt)
+    projection = queueing.train_projection(train.embeddings, train.performance, train.cost)
+    assert not {train.prompt[row] for row in projection.prompts} & evaluation
+    policy = queueing.acqb_cl(path)
+    np.testing.assert_array_equal(policy.params[1][0], projection.layers[0])
+    assert queueing.acqb_cl(path)._replace(params=None) == policy._replace(params=None)
+    study = jc.compare(queueing.from_table(tables=path, part="evaluation"), {"cl": policy}, num_steps=40, num_seeds=2)
+    assert np.isfinite(study.final("cl", "regret")).all()
 
 
 @pytest.mark.parametrize(

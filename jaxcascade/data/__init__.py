@@ -18,6 +18,7 @@ from jaxcascade.data.conversations import (
     subsample_singletons,
     summarise_chains,
 )
+from jaxcascade.data.embedding import distinct_endings, embed_prompts
 from jaxcascade.data.levels import LevelTable, level_counts
 from jaxcascade.data.routing import (
     RoutingTable,
@@ -42,6 +43,8 @@ __all__ = [
     "bin_arrivals",
     "build_chains",
     "confidence_signals",
+    "distinct_endings",
+    "embed_prompts",
     "join_tables",
     "level_counts",
     "read_arrival_trace",

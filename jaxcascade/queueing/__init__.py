@@ -14,6 +14,7 @@ from jaxcascade.queueing.instance import (
 )
 from jaxcascade.queueing.oracle import best_departure_rate, optimal_assortment
 from jaxcascade.queueing.policies import optimal, q_ths, q_ucb, rand, rand_rout
+from jaxcascade.queueing.projected import acqb_cl, projected
 from jaxcascade.queueing.projection import Projection, neighbour_agreement, project, train_projection
 from jaxcascade.queueing.routers import (
     Router,
@@ -27,7 +28,7 @@ from jaxcascade.queueing.routers import (
 from jaxcascade.queueing.table import from_table
 
 _LABELLED_LLMS = 16
-_POLICIES = (acqb, cqb_eps, q_ucb, q_ths, rand, rand_rout, router, optimal)
+_POLICIES = (acqb, acqb_cl, cqb_eps, q_ucb, q_ths, rand, rand_rout, router, optimal)
 
 SYSTEM = register_system(
     System(
@@ -75,6 +76,7 @@ __all__ = [
     "RouterQuality",
     "acceptance",
     "acqb",
+    "acqb_cl",
     "best_departure_rate",
     "cqb_eps",
     "environment",
@@ -85,6 +87,7 @@ __all__ = [
     "optimal",
     "optimal_assortment",
     "project",
+    "projected",
     "q_ths",
     "q_ucb",
     "rand",

@@ -96,7 +96,7 @@ def train_projection(
 
 def project(projection: Projection, embeddings) -> jax.Array:
     """The projected contexts ``[P, d]``, of unit norm."""
-    return _head(projection.layers, jnp.asarray(embeddings, float))
+    return apply_layers(projection.layers, jnp.asarray(embeddings, float))
 
 
 def neighbour_agreement(embeddings, performance, cost, *, cost_weight: float = COST_WEIGHT) -> float:
@@ -130,7 +130,8 @@ def _cosines(utility):
     return unit @ unit.T
 
 
-def _head(layers, contexts):
+def apply_layers(layers: tuple[jax.Array, ...], contexts: jax.Array) -> jax.Array:
+    """A projection's layers applied to contexts ``[..., d]``, scaled to unit norm."""
     first, first_bias, second, second_bias = layers
     z = jax.nn.relu(contexts @ first + first_bias) @ second + second_bias
     return z / jnp.sqrt(jnp.sum(z**2, axis=-1, keepdims=True) + 1e-12)
@@ -140,7 +141,7 @@ def _descend(start, contexts, positives, negatives, epochs):
     optimiser = optax.adam(_LEARNING_RATE)
 
     def error(layers):
-        z = _head(layers, contexts)
+        z = apply_layers(layers, contexts)
         score = z @ z.T / _TEMPERATURE
         against = jax.nn.logsumexp(jnp.where(negatives, score, -jnp.inf), axis=1, keepdims=True)
         return jnp.sum(jnp.where(positives, jnp.logaddexp(score, against) - score, 0)) / jnp.sum(positives)

@@ -3,8 +3,7 @@
 A router scores the models for a context; the oldest query goes to the K models of the highest score.
 """
 
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from jaxcascade.core import Policy, choose
 from jaxcascade.kernels import best_assortment
 from jaxcascade.queueing.environment import Action
 from jaxcascade.queueing.instance import HIDDEN
-from jaxcascade.queueing.table import read_part
+from jaxcascade.queueing.table import Tables, read_part, table_paths
 from jaxcascade.queueing.targets import COST_WEIGHT, net_utility, normalised_cost
 
 _NEIGHBOURS = 20
@@ -130,11 +129,13 @@ def routed(router: Router) -> Policy:
 
 def router(
     method: str,
-    tables: Any,
+    tables: Tables | Sequence[Tables],
     part: str = "train",
     train_share: float = 0.5,
     split_seed: int = 0,
     drop_missing: bool = False,
+    encoder: str | None = None,
+    cache: str | None = None,
     cost_weight: float = COST_WEIGHT,
     seed: int = 0,
 ) -> Policy:
@@ -148,6 +149,8 @@ def router(
       train_share: as in ``queueing.from_table``.
       split_seed: as in ``queueing.from_table``.
       drop_missing: as in ``queueing.from_table``.
+      encoder: as in ``queueing.from_table``.
+      cache: as in ``queueing.from_table``.
       cost_weight: as in ``queueing.from_table``.
       seed: as in ``train_router``.
 
@@ -155,13 +158,13 @@ def router(
       FileNotFoundError: if there is no such file.
       ValueError: naming file or argument, what was expected and what came.
     """
-    paths = (tables,) if isinstance(tables, (str, os.PathLike)) else tuple(tables)
-    return _router(method, paths, part, train_share, split_seed, drop_missing, cost_weight, seed)
+    source = table_paths(tables), part, train_share, split_seed, drop_missing, encoder, cache
+    return _router(method, source, cost_weight, seed)
 
 
 @lru_cache(maxsize=32)
-def _router(method, paths, part, train_share, split_seed, drop_missing, cost_weight, seed):
-    table = read_part(paths, part, train_share, split_seed, drop_missing)
+def _router(method, source, cost_weight, seed):
+    table = read_part(*source)
     arrays = table.embeddings, table.performance, table.cost
     return routed(train_router(method, *arrays, cost_weight=cost_weight, seed=seed))
 

@@ -3,25 +3,37 @@
 import os
 import warnings
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
 from jaxcascade.core import choose
-from jaxcascade.data import RoutingTable, join_tables, read_routing_table, split_table
+from jaxcascade.data import (
+    RoutingTable,
+    distinct_endings,
+    embed_prompts,
+    join_tables,
+    read_routing_table,
+    split_table,
+)
 from jaxcascade.queueing.instance import Instance, make_instance
-from jaxcascade.queueing.projection import Projection, project, train_projection
 from jaxcascade.queueing.targets import COST_WEIGHT, net_utility
 
 _LOWEST, _HIGHEST = 0.1, 0.99  # interval of the acceptance probabilities
 _PARTS = ("all", "train", "evaluation")
 
 
+Tables = str | os.PathLike
+
+
 def read_part(
-    tables: str | os.PathLike | Sequence[str | os.PathLike],
+    tables: Tables | Sequence[Tables],
     part: str = "all",
     train_share: float = 0.5,
     split_seed: int = 0,
     drop_missing: bool = False,
+    encoder: str | None = None,
+    cache: str | None = None,
 ) -> RoutingTable:
     """The prompts of one or more routing tables, or those of one side of a split by prompt text.
 
@@ -32,27 +44,49 @@ def read_part(
       train_share: share of the different prompts that go to "train".
       split_seed: from which the split is drawn.
       drop_missing: leave out prompts that lack a score or cost, which are otherwise refused.
+      encoder: embed the prompts anew with this model, as ``data.embed_prompts`` has it, in the place of what is
+        beside the files; without what all prompts of a benchmark begin with (``data.distinct_endings``).
+      cache: folder in which these embeddings are kept.
 
     Raises:
       FileNotFoundError: if there is no such file.
+      ImportError: with an encoder that is not installed.
       ValueError: naming file or argument, what was expected and what came.
     """
     choose("part", part, dict.fromkeys(_PARTS))
-    paths = [tables] if isinstance(tables, (str, os.PathLike)) else list(tables)
+    paths = table_paths(tables)
     if not paths:
         raise ValueError("tables: expected at least one file, got none")
-    whole = join_tables([read_routing_table(path, drop_missing=drop_missing) for path in paths])
+    versions = tuple(os.stat(path).st_mtime_ns if os.path.exists(path) else 0 for path in paths)
+    whole = _read_all(paths, versions, drop_missing, encoder, cache)
     if not whole.embeddings.shape[1]:
-        raise ValueError(f"{paths[0]}: expected embeddings beside it (such as a .minilm.npy file), got none")
+        raise ValueError(f"{paths[0]}: expected embeddings beside it (such as a .minilm.npy file) or encoder, got none")
     if len(whole.embeddings) > 1 and not np.any(whole.embeddings != whole.embeddings[0]):
         warnings.warn(
             f"{paths[0]}: the embeddings of all {len(whole.embeddings)} prompts are the same, as an encoder's are that"
-            " cuts long prompts of one beginning; nothing can be learnt from them",
+            " cuts long prompts of one beginning; nothing can be learnt from them (encoder= embeds their endings)",
             stacklevel=2,
         )
     if part == "all":
         return whole
     return split_table(whole, train_share, split_seed)[part == "evaluation"]
+
+
+def table_paths(tables: Tables | Sequence[Tables]) -> tuple[str, ...]:
+    """One path or several as a tuple."""
+    several = [tables] if isinstance(tables, (str, os.PathLike)) else tables
+    return tuple(os.fspath(path) for path in several)
+
+
+# The instance and every policy of a study read the same files; versions tell when one has changed.
+@lru_cache(maxsize=4)
+def _read_all(paths, versions, drop_missing, encoder, cache):
+    tables = [read_routing_table(path, drop_missing=drop_missing) for path in paths]
+    if encoder is None:
+        return join_tables(tables)
+    whole = join_tables([table._replace(embeddings=np.zeros((len(table.prompt), 0))) for table in tables])
+    texts = distinct_endings(whole.prompt, whole.group)
+    return whole._replace(embeddings=embed_prompts(texts, encoder, cache=cache))
 
 
 def from_table(
@@ -65,11 +99,12 @@ def from_table(
     train_share=0.5,
     split_seed=0,
     drop_missing=False,
+    encoder=None,
+    cache=None,
     cost_weight=COST_WEIGHT,
     arrival_rate=0.7,
     assortment_size=1,
     features=None,
-    projection=None,
 ) -> Instance:
     """Contexts from an offline routing table, with its performance and cost turned into acceptance probabilities.
 
@@ -87,12 +122,12 @@ def from_table(
       train_share: as in ``read_part``.
       split_seed: as in ``read_part``.
       drop_missing: as in ``read_part``.
+      encoder: as in ``read_part``.
+      cache: as in ``read_part``.
       cost_weight: performance given up for the largest cost; the paper's is lost.
       arrival_rate: probability of an arrival in a round.
       assortment_size: K, static.
       features: ``[N, D, d]`` feature maps of the shared-parameter form.
-      projection: a ``Projection`` that the contexts go through first (ACQB-CL), or True to train one on the part
-        "train" of the same ``tables``. Arrivals, prompts and utilities of a study are the same with and without.
 
     Raises:
       FileNotFoundError: if there is no such file.
@@ -104,22 +139,13 @@ def from_table(
     if tables is not None:
         if any(array is not None for array in given):
             raise ValueError("tables: expected nothing beside embeddings, performance or cost, got both")
-        table = read_part(tables, part, train_share, split_seed, drop_missing)
+        table = read_part(tables, part, train_share, split_seed, drop_missing, encoder, cache)
         embeddings, performance, cost = table.embeddings, table.performance, table.cost
-        if projection is True:
-            train = read_part(tables, "train", train_share, split_seed, drop_missing)
-            projection = train_projection(
-                train.embeddings, train.performance, train.cost, cost_weight=cost_weight, seed=split_seed
-            )
     elif any(array is None for array in given):
         raise ValueError("embeddings: expected embeddings, performance and cost, or tables, got neither")
     contexts = np.asarray(embeddings, np.float64)
     if contexts.ndim != 2 or 0 in contexts.shape:
         raise ValueError(f"embeddings: expected a table with one row per prompt, got shape {list(contexts.shape)}")
-    if projection is not None and not isinstance(projection, Projection):
-        raise ValueError(f"projection: expected a Projection, or True beside tables, got {projection!r}")
-    if projection is not None:
-        contexts = np.asarray(project(projection, contexts), np.float64)
     raw = net_utility(performance, cost, cost_weight)
     if len(raw) != len(contexts):
         raise ValueError(f"performance: expected {len(contexts)} rows, got {len(raw)}")
