@@ -429,9 +429,9 @@ def test_table_files_are_put_side_by_side(tmp_path):
     embeddings, scores, costs = small_table()
     np.save(tmp_path / "e.npy", embeddings)
     for name, apis in (("one.csv", (0, 1)), ("two.csv", (2,))):
-        lines = ["prompt," + ",".join(f"api{a}|correct,api{a}|cost_usd" for a in apis)]
+        lines = ["qid,prompt," + ",".join(f"api{a}|correct,api{a}|cost_usd" for a in apis)]
         for p in range(12):
-            lines.append(f"{p}," + ",".join(f"{scores[p, a]:g},{float(costs[p, a])!r}" for a in apis))
+            lines.append(f"{p},p{p}," + ",".join(f"{scores[p, a]:g},{float(costs[p, a])!r}" for a in apis))
         (tmp_path / name).write_text("\n".join(lines))
     paths = [str(tmp_path / "one.csv"), str(tmp_path / "two.csv")]
     found = cascade.from_table(str(tmp_path / "e.npy"), tables=paths, exchange_rate=50.0, dimensions=2)
@@ -439,8 +439,11 @@ def test_table_files_are_put_side_by_side(tmp_path):
     np.testing.assert_allclose(found.cost[..., 0], 50 * costs, rtol=1e-6)
     norm = np.mean(np.sum(np.asarray(found.context) ** 2, axis=1))
     assert norm == pytest.approx(2 / 3, rel=1e-4)
-    with pytest.raises(ValueError, match=r"one.csv: expected a column 'api0\|score'"):
-        cascade.from_table(embeddings, tables=paths, score_column="score")
+    with pytest.raises(ValueError, match=r"one.csv: feature_columns: expected one of"):
+        cascade.from_table(embeddings, tables=paths, feature_columns=["confidence"])
+    (tmp_path / "two.csv").write_text("\n".join([*lines[:2], lines[3], lines[2], *lines[4:]]))
+    with pytest.raises(ValueError, match=r"two.csv: expected the 12 prompts of .*one.csv in the same order, .*row 2"):
+        cascade.from_table(embeddings, tables=paths)
 
 
 def test_second_call_with_other_seeds_does_not_compile():

@@ -2,67 +2,15 @@
 
 import os
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from jaxcascade.cascade.instance import Instance, discrete
-from jaxcascade.core import closest, one_of
-from jaxcascade.data._rows import open_table
+from jaxcascade.core import choose, one_of
+from jaxcascade.data import principal_components
+from jaxcascade.data.routing import read_incomplete_table
 
 _LARGEST_FEATURE = 3.0
-
-
-class Columns(NamedTuple):
-    """What ``read_columns`` returns: API ``names``, and per column name an array ``[P, A]``, nan where empty."""
-
-    names: list[str]
-    values: dict[str, np.ndarray]
-
-
-def read_columns(paths: Sequence[str | os.PathLike], wanted: Sequence[str]) -> Columns:
-    """Columns named ``API|column`` of CSV or JSON-lines files that hold the same prompts in the same order.
-
-    Args:
-      paths: the files; their APIs are put side by side.
-      wanted: the parts after the bar.
-
-    Returns:
-      The names of all APIs and, for every part, ``[P, A]`` numbers; cells that are no number are nan.
-
-    Raises:
-      FileNotFoundError: if there is no such file.
-      ValueError: naming the file if a column is missing or the numbers of rows differ.
-    """
-    names: list[str] = []
-    parts: dict[str, list[np.ndarray]] = {name: [] for name in wanted}
-    length = None
-    for path in paths:
-        with open_table(path) as table:
-            apis = list(dict.fromkeys(c.partition("|")[0] for c in table.columns if "|" in c))
-            if not apis:
-                raise ValueError(f"{path}: expected columns named API|{wanted[0]}, got {', '.join(table.columns)}")
-            for api in apis:
-                for name in wanted:
-                    column = f"{api}|{name}"
-                    if column not in table.columns:
-                        near = closest(column, table.columns)
-                        raise ValueError(f"{path}: expected a column {column!r}{near}, got none of that name")
-            rows = [[[_number(row.cells[f"{api}|{name}"]) for api in apis] for name in wanted] for row in table.rows]
-        if length is not None and len(rows) != length:
-            raise ValueError(f"{path}: expected {length} rows, as many as {paths[0]}, got {len(rows)}")
-        length = len(rows)
-        names += apis
-        for i, name in enumerate(wanted):
-            parts[name].append(np.array([row[i] for row in rows], float))
-    return Columns(names, {name: np.concatenate(columns, axis=1) for name, columns in parts.items()})
-
-
-def _number(cell):
-    try:
-        return float(cell)
-    except (TypeError, ValueError):
-        return np.nan
 
 
 def from_table(
@@ -72,8 +20,6 @@ def from_table(
     features=None,
     *,
     tables: Sequence[str] | None = None,
-    score_column: str = "correct",
-    cost_column: str = "cost_usd",
     feature_columns: Sequence[str] = (),
     exchange_rate: float = 1.0,
     dimensions: int | None = None,
@@ -91,11 +37,9 @@ def from_table(
       scores: ``[P, A]`` in [0, 1]; or give ``tables``.
       costs: ``[P, A]`` in the table's unit, >= 0.
       features: ``[P, A, k]`` features of the answers, or None.
-      tables: paths of files with columns ``API|score_column`` and so on, read by ``read_columns`` in the
-        place of the three arrays.
-      score_column: name of the scores in the files.
-      cost_column: name of the costs in the files.
-      feature_columns: names of the answers' features in the files.
+      tables: path or paths of routing tables in the place of the three arrays (``data.read_routing_table`` has the
+        formats), of different APIs on the same prompts in the same order.
+      feature_columns: names of the answers' features in the files, such as "confidence".
       exchange_rate: reward units per unit of cost, for instance per dollar, >= 0.
       dimensions: project the embeddings on so many principal components, scaled to a mean squared norm of a
         third per component, as uniform contexts have; by default they are taken as they are.
@@ -110,13 +54,7 @@ def from_table(
     if tables is not None:
         if scores is not None or costs is not None or features is not None:
             raise ValueError("tables: expected nothing beside scores, costs or features, got both")
-        paths = [tables] if isinstance(tables, str) else list(tables)
-        if not paths:
-            raise ValueError("tables: expected at least one file, got none")
-        columns = read_columns(paths, [score_column, cost_column, *feature_columns]).values
-        scores, costs = columns[score_column], columns[cost_column]
-        if feature_columns:
-            features = np.stack([columns[name] for name in feature_columns], axis=-1)
+        scores, costs, features = _side_by_side([tables] if isinstance(tables, str) else tables, feature_columns)
     if scores is None or costs is None:
         raise ValueError(f"scores: expected {one_of(['scores and costs', 'tables'])}, got neither")
     if isinstance(embeddings, (str, os.PathLike)):
@@ -142,7 +80,7 @@ def from_table(
             raise ValueError(f"scores: expected at least one whole row, all {prompts} have a missing number")
         embeddings, scores, costs, features = (a[~missing] for a in (embeddings, scores, costs, features))
 
-    context = embeddings if dimensions is None else _components(embeddings, dimensions)
+    context = embeddings if dimensions is None else principal_components(embeddings, dimensions)
     spread = features.std(axis=(0, 1))
     scaled = (features - features.mean(axis=(0, 1))) / np.where(spread > 0, spread, 1)
     phi = np.concatenate(
@@ -162,6 +100,30 @@ def from_table(
     )
 
 
+def _side_by_side(paths, feature_columns):
+    """Scores and costs ``[P, A]`` and features ``[P, A, k]`` of the APIs of all files, nan where missing."""
+    if not len(paths):
+        raise ValueError("tables: expected at least one file, got none")
+    tables = [read_incomplete_table(path) for path in paths]
+    for path, table in zip(paths, tables, strict=True):
+        if table.prompt != tables[0].prompt:
+            first = next((i for i, (a, b) in enumerate(zip(table.prompt, tables[0].prompt, strict=False)) if a != b), 0)
+            raise ValueError(
+                f"{path}: expected the {len(tables[0].prompt)} prompts of {paths[0]} in the same order,"
+                f" got {len(table.prompt)}, another one in row {first + 1}"
+            )
+        for name in feature_columns:
+            choose(f"{path}: feature_columns", name, table.features)
+    features = (
+        [np.stack([table.features[n] for n in feature_columns], -1) for table in tables] if feature_columns else []
+    )
+    return (
+        np.concatenate([table.performance for table in tables], axis=1),
+        np.concatenate([table.cost for table in tables], axis=1),
+        np.concatenate(features, axis=1) if features else None,
+    )
+
+
 def _check_shapes(embeddings, scores, costs):
     for name, value in (("embeddings", embeddings), ("scores", scores), ("costs", costs)):
         if value.ndim != 2:
@@ -177,15 +139,3 @@ def _check_shapes(embeddings, scores, costs):
         )
     if scores.shape[0] < 1:
         raise ValueError("scores: expected at least one prompt, got none")
-
-
-def _components(embeddings, dimensions):
-    """Principal components, scaled together to a mean squared norm of a third per component."""
-    most = min(embeddings.shape)
-    if isinstance(dimensions, bool) or not isinstance(dimensions, int) or not 1 <= dimensions <= most:
-        raise ValueError(f"dimensions: expected a whole number from 1 to {most}, got {dimensions!r}")
-    centred = embeddings - embeddings.mean(axis=0)
-    _, _, rows = np.linalg.svd(centred, full_matrices=False)
-    scores = centred @ rows[:dimensions].T
-    norm = np.mean(np.sum(scores**2, axis=1))
-    return scores * np.sqrt(dimensions / 3 / (norm if norm > 0 else 1))

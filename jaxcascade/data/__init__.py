@@ -18,7 +18,7 @@ from jaxcascade.data.conversations import (
     subsample_singletons,
     summarise_chains,
 )
-from jaxcascade.data.embedding import distinct_endings, embed_prompts
+from jaxcascade.data.embedding import distinct_endings, embed_prompts, principal_components
 from jaxcascade.data.levels import LevelTable, level_counts
 from jaxcascade.data.routing import (
     RoutingTable,
@@ -47,6 +47,7 @@ __all__ = [
     "embed_prompts",
     "join_tables",
     "level_counts",
+    "principal_components",
     "read_arrival_trace",
     "read_confidence_log",
     "read_conversation_log",

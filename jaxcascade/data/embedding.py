@@ -89,11 +89,35 @@ def distinct_endings(texts: Sequence[str], groups: Sequence[str] | None = None) 
     for places in members.values():
         different = {texts[place] for place in places}
         if len(different) > 1:
-            shared = os.path.commonprefix(list(different))
+            shared = _shared_beginning(min(different), max(different))
             start = shared.rfind("\n\n") + 2 if "\n\n" in shared else 0
             for place in places:
                 endings[place] = texts[place][start:].strip() or texts[place]
     return endings
+
+
+def principal_components(embeddings: np.ndarray, dimensions: int) -> np.ndarray:
+    """Returns the first principal components [P, dimensions] of embeddings [P, d].
+
+    Scaled together to a mean squared norm of a third per component, as numbers uniform on [-1, 1] have.
+
+    Raises ValueError for a number of components that is not whole, or not from 1 to the smaller of P and d.
+    """
+    most = min(embeddings.shape)
+    if isinstance(dimensions, bool) or not isinstance(dimensions, int) or not 1 <= dimensions <= most:
+        raise ValueError(f"dimensions: expected a whole number from 1 to {most}, got {dimensions!r}")
+    centred = embeddings - embeddings.mean(axis=0)
+    # Of the d x d moments: P may be a million.
+    value, vector = np.linalg.eigh(centred.T @ centred)
+    scores = centred @ vector[:, np.argsort(-value, kind="stable")[:dimensions]]
+    norm = np.mean(np.sum(scores**2, axis=1))
+    return scores * np.sqrt(dimensions / 3 / (norm if norm > 0 else 1))
+
+
+def _shared_beginning(first, last):
+    """What two texts begin with; of the first and the last in order, what all between them begin with."""
+    length = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    return first[:length]
 
 
 def _encode(texts, model, show_progress):
@@ -101,7 +125,7 @@ def _encode(texts, model, show_progress):
         return model(texts)
     name = os.fspath(model)
     try:
-        from sentence_transformers import SentenceTransformer
+        from sentence_transformers import SentenceTransformer  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ImportError("embed_prompts needs sentence-transformers: pip install 'jaxcascade[embed]'") from error
     encoder = SentenceTransformer(_folder(name), local_files_only=True)

@@ -13,9 +13,10 @@ from jaxcascade.queueing.instance import (
     validate,
 )
 from jaxcascade.queueing.oracle import best_departure_rate, optimal_assortment
-from jaxcascade.queueing.policies import optimal, q_ths, q_ucb, rand, rand_rout
+from jaxcascade.queueing.policies import fixed_routing, optimal, q_ths, q_ucb, rand, rand_rout
 from jaxcascade.queueing.projected import acqb_cl, projected
 from jaxcascade.queueing.projection import Projection, neighbour_agreement, project, train_projection
+from jaxcascade.queueing.replay import replay
 from jaxcascade.queueing.routers import (
     Router,
     RouterQuality,
@@ -28,7 +29,7 @@ from jaxcascade.queueing.routers import (
 from jaxcascade.queueing.table import from_table
 
 _LABELLED_LLMS = 16
-_POLICIES = (acqb, acqb_cl, cqb_eps, q_ucb, q_ths, rand, rand_rout, router, optimal)
+_POLICIES = (acqb, acqb_cl, cqb_eps, q_ucb, q_ths, rand, rand_rout, fixed_routing, router, optimal)
 
 SYSTEM = register_system(
     System(
@@ -37,7 +38,7 @@ SYSTEM = register_system(
         environment=environment,
         validate=validate,
         from_arrays=from_arrays,
-        builders={f.__name__: f for f in (synthetic, from_table, shared, make_instance)},
+        builders={f.__name__: f for f in (synthetic, from_table, replay, shared, make_instance)},
         policies={f.__name__: f for f in _POLICIES},
         ratios={
             "queue_gap_mean": ("queue_gap_sum", "rounds"),
@@ -80,6 +81,7 @@ __all__ = [
     "best_departure_rate",
     "cqb_eps",
     "environment",
+    "fixed_routing",
     "from_table",
     "make_instance",
     "neighbour_agreement",
@@ -92,6 +94,7 @@ __all__ = [
     "q_ucb",
     "rand",
     "rand_rout",
+    "replay",
     "routed",
     "router",
     "router_quality",

@@ -11,7 +11,6 @@ from jaxcascade.core import Policy, choose
 from jaxcascade.kernels import FREE, best_assortment, best_log_weight
 from jaxcascade.kernels.bag import first_of
 from jaxcascade.queueing.choices import anyone, draw, pick_rule
-from jaxcascade.queueing.environment import Action
 from jaxcascade.queueing.instance import HIDDEN
 from jaxcascade.queueing.learning import (
     Sizes,
@@ -25,6 +24,7 @@ from jaxcascade.queueing.learning import (
     sampled_utility,
     upper_utility,
 )
+from jaxcascade.queueing.rounds import Action
 from jaxcascade.queueing.shared_learning import (
     kronecker_features,
     learn_shared,

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxcascade.core import choose
 from jaxcascade.kernels import FREE
 from jaxcascade.kernels.bag import first_of
-from jaxcascade.queueing.environment import Observation
+from jaxcascade.queueing.rounds import Observation
 
 _WORD_BITS = 24
 
@@ -87,7 +87,18 @@ def least_served(observation: Observation, word: jax.Array) -> jax.Array:
     return first_of(arrived, waiting & (observation.served == fewest), tickets(word, arrived))
 
 
-PICKS = {"fifo": oldest, "lifo": newest, "round_robin": least_served, "random": anyone}
+def shortest(observation: Observation, word: jax.Array) -> jax.Array:
+    """The query whose answer takes the fewest tokens, of equal ones the oldest, ``[]`` int32; ``FREE`` if none waits.
+
+    Raises:
+      ValueError: where token counts are not known.
+    """
+    if observation.tokens is None:
+        raise ValueError("scheduling: expected queries with token counts (queueing.replay) for 'sjf', got none")
+    return first_of(observation.arrived, observation.arrived != FREE, -observation.tokens)
+
+
+PICKS = {"fifo": oldest, "lifo": newest, "round_robin": least_served, "random": anyone, "sjf": shortest}
 
 
 def pick_rule(what: str, name: str, others: tuple[str, ...]) -> Callable | None:

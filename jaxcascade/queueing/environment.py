@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxcascade.core import MEAN, NOW, SUM, Environment, is_concrete
+from jaxcascade.core import Environment, is_concrete
 from jaxcascade.kernels import (
     FREE,
     Bag,
@@ -23,34 +23,18 @@ from jaxcascade.kernels import (
     best_assortment,
     mnl_probabilities,
 )
-from jaxcascade.queueing.instance import LEAST_ACCEPTANCE, Instance, acceptance, has_table
+from jaxcascade.queueing.instance import LEAST_ACCEPTANCE, Instance, acceptance, has_chains, has_table, has_trace
 from jaxcascade.queueing.oracle import best_departure_rate
+from jaxcascade.queueing.replay_environment import replay_environment
+from jaxcascade.queueing.rounds import Feedback, Observation, metrics_of, round_metrics, sojourn_edges
 
 _SLOTS, _ORACLE_SLOTS = 64, 32
 _RECORD_AXES: Any = (1, 1, 0)  # of a Query
 _BLOCK = 32  # rounds whose contexts are drawn together
 _UNKNOWN_ACCEPTANCE = 0.3
 _MOST_CANDIDATES = _BLOCK * 2 ** math.ceil(math.log2(2 / LEAST_ACCEPTANCE))
-_EXACT_SOJOURN = 32
-_BINS_PER_DOUBLING = 8
 # Streams folded into a round's key: contexts, and from a block's key theta and the batches of contexts.
 _BLOCK_STREAM, _THETA_STREAM, _FIRST_BATCH = 101, 102, 1000
-
-METRICS = (
-    ("regret", SUM),
-    ("queue_length", NOW),
-    ("queue_length_mean", MEAN),
-    ("queue_gap", NOW),
-    ("queue_gap_sum", SUM),
-    ("waiting", NOW),
-    ("arrivals", SUM),
-    ("services", SUM),
-    ("departures", SUM),
-    ("retrials", SUM),
-    ("departed_retrials", SUM),
-    ("sojourn", SUM),
-    ("sojourn_p95", NOW),
-)
 
 
 class Model(NamedTuple):
@@ -63,7 +47,7 @@ class Noise(NamedTuple):
     """Draws of one round.
 
     Attributes:
-      arrives: ``[]`` bool A(t), whether a query joins at the end of the round.
+      arrives: ``[]`` bool A(t), whether a query joins at the end of the round, unless a trace says so.
       uniform: ``[]`` U_t in [0, 1), which decides what the user does.
       key: the stream of contexts; those of rounds ``32 k + 1 .. 32 k + 32`` are drawn together from the key
         of the first of them, so they too depend on seed and round alone. In round 1 also the seed's theta.
@@ -104,52 +88,6 @@ class State(NamedTuple):
     departures: jax.Array
 
 
-class Observation(NamedTuple):
-    """What a policy sees before it decides.
-
-    Attributes:
-      context: ``[slots, d]`` contexts; those of free slots mean nothing.
-      arrived: ``[slots]`` int32, round in which the query joined, which is its name; ``FREE`` for a free slot.
-      served: ``[slots]`` int32, how often the query was served.
-      length: ``[]`` int32, Q(t).
-      newcomer: ``[]`` int32, the query that joined at the end of the last round, ``FREE`` if none.
-    """
-
-    context: jax.Array
-    arrived: jax.Array
-    served: jax.Array
-    length: jax.Array
-    newcomer: jax.Array
-
-
-class Action(NamedTuple):
-    """Which query to serve with which LLMs; both None to do what the optimal policy does, which knows theta.
-
-    Attributes:
-      query: ``[]`` int32, the round in which it joined; one that does not wait wastes the round.
-      servers: ``[K]`` int32, different LLMs, increasing.
-    """
-
-    query: jax.Array | None
-    servers: jax.Array | None
-
-
-class Feedback(NamedTuple):
-    """What a policy sees after the round.
-
-    Attributes:
-      served: ``[]`` bool, whether a query was served; without one the rest means nothing.
-      context: ``[d]`` x_t.
-      servers: ``[K]`` int32 S_t, increasing.
-      chosen: ``[K]`` bool, whose answer was accepted; none is a retrial.
-    """
-
-    served: jax.Array
-    context: jax.Array
-    servers: jax.Array
-    chosen: jax.Array
-
-
 def environment(
     instance: Instance, num_steps: int, *, slots: int = _SLOTS, oracle_slots: int = _ORACLE_SLOTS
 ) -> Environment:
@@ -184,6 +122,11 @@ def environment(
     for name, value in (("slots", slots), ("oracle_slots", oracle_slots)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
             raise ValueError(f"{name}: expected a whole number >= 1, got {value!r}")
+    rounds = instance.arrivals.shape[-1]
+    if has_trace(instance) and num_steps > rounds:
+        raise ValueError(f"num_steps: expected at most {rounds}, the rounds of the arrival trace, got {num_steps}")
+    if has_chains(instance):
+        return replay_environment(num_steps, int(slots), int(oracle_slots))
     if has_table(instance):
         attempts = 1
     else:
@@ -194,7 +137,7 @@ def environment(
 
 @lru_cache
 def _make(num_llms, num_steps, slots, oracle_slots, attempts):
-    edges = _sojourn_edges(num_steps)
+    edges = sojourn_edges(num_steps)
 
     def init(model):
         instance = model.instance
@@ -213,7 +156,7 @@ def _make(num_llms, num_steps, slots, oracle_slots, attempts):
     def step(model, state, action, noise, t):
         return _step(edges, attempts, model.instance, state, action, noise, t)
 
-    metrics = METRICS + tuple((f"offers_{j + 1}", SUM) for j in range(num_llms))
+    metrics = metrics_of(num_llms)
     return Environment(
         lambda instance, horizon: Model(instance),
         _noise,
@@ -224,14 +167,6 @@ def _make(num_llms, num_steps, slots, oracle_slots, attempts):
         overflowed=_overflowed,
         grow=_grow,
     )
-
-
-def _sojourn_edges(num_steps):
-    last = max(num_steps, _EXACT_SOJOURN)
-    doublings = math.log2(last / _EXACT_SOJOURN)
-    steps = np.arange(1, math.ceil(doublings * _BINS_PER_DOUBLING) + 1)
-    long = np.ceil(_EXACT_SOJOURN * 2 ** (steps / _BINS_PER_DOUBLING)).astype(np.int32)
-    return np.concatenate([np.arange(1, _EXACT_SOJOURN + 1, dtype=np.int32), long])
 
 
 def _noise(key, model):
@@ -255,6 +190,7 @@ def _step(edges, attempts, instance, state, action, noise, t):
         lambda old: old,
         (state.block, state.theta, state.starved),
     )
+    arrives = instance.arrivals[t - 1] if has_trace(instance) else noise.arrives
     record = queue.record
     waiting = queue.arrived != FREE
 
@@ -281,37 +217,30 @@ def _step(edges, attempts, instance, state, action, noise, t):
     oracle = bag_serve(oracle, ahead, noise.uniform <= jnp.max(jnp.where(ahead, oracle.record, -1)))
 
     new = jax.tree.map(lambda leaf: leaf[(t - 1) % _BLOCK], block)
-    queue = bag_add(queue, new, t, noise.arrives)
-    oracle = bag_add(oracle, new.best, t, noise.arrives)
+    queue = bag_add(queue, new, t, arrives)
+    oracle = bag_add(oracle, new.best, t, arrives)
 
     departures = state.departures + leaves
     within = state.within + (leaves & (stayed <= edges))
     state = State(queue, oracle, block, theta, starved, within, departures)
     valid = ~(_full(state) | starved)
-
-    def number_or_nan(value):
-        return jnp.where(valid, value, jnp.nan)
-
-    below = jnp.sum(within < 0.95 * departures, dtype=jnp.int32)
-    percentile = jnp.where(departures > 0, jnp.asarray(edges)[jnp.minimum(below, len(edges) - 1)], jnp.nan)
-    metrics = {
+    excess = best - rate
+    metrics = round_metrics(
+        edges,
+        valid,
         # The best rate and the rate round differently: a gap of a few units in the last place is none.
-        "regret": number_or_nan(jnp.where(served & (best - rate > 4 * jnp.finfo(best.dtype).eps), best - rate, 0)),
-        "queue_length": number_or_nan(length),
-        "queue_length_mean": length,
-        "queue_gap": number_or_nan(length - oracle_length),
-        "queue_gap_sum": length - oracle_length,
-        "waiting": number_or_nan(length - leaves + noise.arrives),
-        "arrivals": noise.arrives.astype(jnp.int32),
-        "services": served.astype(jnp.int32),
-        "departures": leaves.astype(jnp.int32),
-        "retrials": (served & ~leaves).astype(jnp.int32),
-        "departed_retrials": jnp.where(leaves, tries, 0),
-        "sojourn": jnp.where(leaves, stayed, 0),
-        "sojourn_p95": percentile,
-    }
-    offers = (offered & served).astype(jnp.int32)
-    metrics |= {f"offers_{j + 1}": offers[j] for j in range(instance.num_llms)}
+        regret=jnp.where(served & (excess > 4 * jnp.finfo(best.dtype).eps), excess, 0),
+        length=length,
+        oracle_length=oracle_length,
+        arrives=arrives,
+        served=served,
+        leaves=leaves,
+        stayed=stayed,
+        tries=tries,
+        within=within,
+        departures=departures,
+        offered=offered,
+    )
     return state, Feedback(served, context, servers, chosen), metrics
 
 

@@ -1,5 +1,6 @@
 """Instances of the queueing system: what the world is, and the ready-made ones."""
 
+import os
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 from jax.tree_util import register_dataclass
 
 from jaxcascade.core import closest, is_concrete, one_of
+from jaxcascade.data import bin_arrivals, read_arrival_trace
 
 _PROBES = 1 << 14
 # One context in so many: below it an instance is refused. The environment tries 32 times as many a block.
@@ -35,6 +37,10 @@ class Instance:
       utility: ``[P, N]`` utilities u of the table's prompts.
       features: ``[N, D, d]`` public feature maps of the shared-parameter form, ``x_j = features[j] @ x``,
         N = 0 without one.
+      arrivals: ``[R]`` bool, in which rounds a query arrives; R = 0 where arrivals are Bernoulli.
+      chain_start: ``[C + 1]`` int32, of a replay: chain c is rows ``chain_start[c] .. chain_start[c + 1] - 1`` of
+        ``embeddings``, served one by one; the i-th arrival begins chain i. Empty otherwise.
+      tokens: ``[P]`` int32, of a replay: how long the first answer of a row is.
       num_llms: N, static.
       dim: d, static.
       assortment_size: K, static, 1..N.
@@ -49,6 +55,9 @@ class Instance:
     embeddings: jax.Array
     utility: jax.Array
     features: jax.Array
+    arrivals: jax.Array
+    chain_start: jax.Array
+    tokens: jax.Array
     num_llms: int = field(metadata={"static": True})
     dim: int = field(metadata={"static": True})
     assortment_size: int = field(metadata={"static": True})
@@ -56,14 +65,25 @@ class Instance:
 
 
 # What no learner is told; the feature maps and the static sizes are public.
-HIDDEN = ("theta", "arrival_rate", "slackness", "embeddings", "utility")
+HIDDEN = ("theta", "arrival_rate", "slackness", "embeddings", "utility", "arrivals", "chain_start", "tokens")
 _STATIC = ("num_llms", "dim", "assortment_size", "per_seed")
-_OPTIONAL = ("embeddings", "utility", "features", *_STATIC)
+_EXTRA = ("embeddings", "utility", "features", "arrivals", "chain_start", "tokens")
+_OPTIONAL = (*_EXTRA, *_STATIC)
 
 
 def has_table(instance: Instance) -> bool:
     """Whether contexts come from a routing table instead of the uniform law."""
     return instance.embeddings.shape[-2] > 0
+
+
+def has_trace(instance: Instance) -> bool:
+    """Whether arrivals are those of a trace instead of Bernoulli's."""
+    return instance.arrivals.shape[-1] > 0
+
+
+def has_chains(instance: Instance) -> bool:
+    """Whether queries are chains of a conversation log."""
+    return instance.chain_start.shape[-1] > 0
 
 
 def validate(instance: Instance) -> None:
@@ -96,6 +116,10 @@ def validate(instance: Instance) -> None:
     slack = np.asarray(instance.slackness, np.float64)
     if not np.all(np.abs(slack) <= 1):
         raise ValueError(f"slackness: expected a number in [-1, 1], got {_first_bad(slack, -1, 1)}")
+    if np.asarray(instance.arrivals).dtype != bool:
+        raise ValueError(f"arrivals: expected bool, one a round, got {np.asarray(instance.arrivals).dtype}")
+    if has_chains(instance):
+        _validate_chains(instance)
     if has_table(instance):
         return
     found = acceptance(instance)
@@ -104,6 +128,19 @@ def validate(instance: Instance) -> None:
             f"slackness: expected contexts with max_S R >= arrival_rate + slackness = {np.max(rate + slack):.6g};"
             f" {found:.3g} of {_PROBES} uniform contexts meet it, at least {LEAST_ACCEPTANCE:.3g} must"
         )
+
+
+def _validate_chains(instance):
+    start, rows = np.asarray(instance.chain_start), instance.embeddings.shape[-2]
+    if np.any(start[..., 0] != 0) or np.any(start[..., -1] != rows) or np.any(np.diff(start, axis=-1) < 1):
+        raise ValueError(f"chain_start: expected numbers that increase from 0 to {rows}, got {start.tolist()[:20]}")
+    if instance.tokens.shape[-1:] != (rows,):
+        raise ValueError(f"tokens: expected shape [{rows}], one a row of embeddings, got {list(instance.tokens.shape)}")
+    begun = np.asarray(instance.arrivals).sum(axis=-1)
+    if np.any(begun > start.shape[-1] - 1):
+        raise ValueError(f"arrivals: expected at most {start.shape[-1] - 1}, one a chain, got {begun.max()}")
+    if instance.num_llms != 1:
+        raise ValueError(f"num_llms: expected 1 in a replay, whose answers are recorded, got {instance.num_llms}")
 
 
 def acceptance(instance: Instance) -> float:
@@ -158,7 +195,7 @@ def from_arrays(arrays: dict[str, np.ndarray]) -> Instance:
     theta = np.asarray(arrays["theta"])
     if theta.ndim != 2:
         raise ValueError(f"theta: expected shape [N, d], got {list(theta.shape)}")
-    optional = {name: arrays[name] for name in ("embeddings", "utility", "features") if name in arrays}
+    optional = {name: arrays[name] for name in _EXTRA if name in arrays}
     return make_instance(
         theta,
         arrays["arrival_rate"],
@@ -179,6 +216,9 @@ def make_instance(
     embeddings=None,
     utility=None,
     features=None,
+    arrivals=None,
+    chain_start=None,
+    tokens=None,
 ) -> Instance:
     """An instance from its arrays, checked if they are concrete.
 
@@ -191,8 +231,13 @@ def make_instance(
       embeddings: ``[P, d]`` contexts to draw from instead.
       utility: ``[P, N]`` utilities of the rows of ``embeddings``.
       features: ``[N, D, d]`` feature maps of the shared-parameter form.
+      arrivals: ``[R]`` bool, in which rounds a query arrives, or the path of an arrival trace
+        (``data.read_arrival_trace``), binned at ``arrival_rate``; by default Bernoulli. The same for all seeds.
+      chain_start: ``[C + 1]`` of a replay; see ``queueing.replay``.
+      tokens: ``[P]`` of a replay.
 
     Raises:
+      FileNotFoundError: if there is no such trace.
       ValueError: naming the argument, what was expected and what came.
     """
     theta = jnp.asarray(theta, float)
@@ -206,6 +251,9 @@ def make_instance(
         jnp.zeros((0, dim)) if embeddings is None else jnp.asarray(embeddings, float),
         jnp.zeros((0, number)) if utility is None else jnp.asarray(utility, float),
         jnp.zeros((0, 0, dim)) if features is None else jnp.asarray(features, float),
+        _arrival_rounds(arrivals, arrival_rate),
+        jnp.zeros((0,), jnp.int32) if chain_start is None else jnp.asarray(chain_start, jnp.int32),
+        jnp.zeros((0,), jnp.int32) if tokens is None else jnp.asarray(tokens, jnp.int32),
         int(number),
         int(dim),
         assortment_size,
@@ -216,8 +264,16 @@ def make_instance(
     return instance
 
 
+def _arrival_rounds(arrivals, rate):
+    if arrivals is None:
+        return jnp.zeros((0,), bool)
+    if isinstance(arrivals, (str, os.PathLike)):
+        return jnp.asarray(bin_arrivals(read_arrival_trace(arrivals), float(rate)))
+    return jnp.asarray(arrivals)
+
+
 def synthetic(
-    num_llms=5, dim=5, arrival_rate=0.7, slackness=0.03, assortment_size=1, *, per_seed=True, seed=0
+    num_llms=5, dim=5, arrival_rate=0.7, slackness=0.03, assortment_size=1, *, per_seed=True, seed=0, arrivals=None
 ) -> Instance:
     """Entries of theta and of the contexts uniform on ``[-1, 1]``, contexts that can be served with slack.
 
@@ -232,6 +288,7 @@ def synthetic(
       per_seed: every seed of a study draws its own theta (the family of the paper), static; otherwise one
         theta is drawn here.
       seed: from which theta is drawn if not ``per_seed``.
+      arrivals: as in ``make_instance``.
 
     Raises:
       ValueError: naming the argument, what was expected and what came.
@@ -241,7 +298,7 @@ def synthetic(
     number, dim = _whole("num_llms", num_llms, 1), _whole("dim", dim, 1)
     shape = (number, dim)
     theta = np.zeros(shape) if per_seed else np.random.default_rng(seed).uniform(-1, 1, shape)
-    return make_instance(theta, arrival_rate, slackness, assortment_size, per_seed=per_seed)
+    return make_instance(theta, arrival_rate, slackness, assortment_size, per_seed=per_seed, arrivals=arrivals)
 
 
 def shared(features, theta, arrival_rate=0.7, slackness=0.03, assortment_size=1) -> Instance:

@@ -18,7 +18,7 @@ from jaxcascade.kernels import (
     mnl_newton,
     one_pass_step,
 )
-from jaxcascade.queueing.environment import Feedback
+from jaxcascade.queueing.rounds import Feedback
 
 _ROUNDING = 64
 # Below it all N factors are updated at once, most of them by nothing; above it only those offered are touched.

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jaxcascade.core import Policy
 from jaxcascade.kernels import best_assortment
 from jaxcascade.kernels.beta_draw import BETA_TRIES, beta_draw
-from jaxcascade.queueing.choices import anyone, draw, oldest
-from jaxcascade.queueing.environment import Action
+from jaxcascade.queueing.choices import anyone, draw, oldest, pick_rule
 from jaxcascade.queueing.instance import HIDDEN
+from jaxcascade.queueing.rounds import Action
 
 _EXPLORATION = 3
 
@@ -62,6 +62,29 @@ def rand_rout() -> Policy:
     Source: arXiv 2602.02061, Appendix B.3.
     """
     return _stateless(_random(oldest), HIDDEN, _draw)
+
+
+def fixed_routing(scheduling: str = "fifo") -> Policy:
+    """A scheduling rule alone: always the first K LLMs, for the query that the rule picks.
+
+    Args:
+      scheduling: "fifo", "lifo", "round_robin" (at random among the least served), "random", or "sjf" (the shortest
+        answer first, in a replay), static.
+
+    Raises:
+      ValueError: if there is no such rule; names the closest.
+
+    Source: arXiv 2602.02061, Section 5.3.
+    """
+    return _fixed(pick_rule("scheduling", scheduling, ()))
+
+
+@lru_cache
+def _fixed(pick):
+    def decide(view, draws, t, observation):
+        return Action(pick(observation, draws.word), jnp.arange(view.assortment_size, dtype=jnp.int32))
+
+    return _stateless(decide, HIDDEN, _draw)
 
 
 def _random(pick):

@@ -14,8 +14,8 @@ import optax
 
 from jaxcascade.core import Policy, choose
 from jaxcascade.kernels import best_assortment
-from jaxcascade.queueing.environment import Action
 from jaxcascade.queueing.instance import HIDDEN
+from jaxcascade.queueing.rounds import Action
 from jaxcascade.queueing.table import Tables, read_part, table_paths
 from jaxcascade.queueing.targets import COST_WEIGHT, net_utility, normalised_cost
 

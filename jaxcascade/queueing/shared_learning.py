@@ -14,8 +14,8 @@ from jaxcascade.kernels import (
     mnl_probabilities,
     solve_positive,
 )
-from jaxcascade.queueing.environment import Feedback
 from jaxcascade.queueing.learning import Sizes
+from jaxcascade.queueing.rounds import Feedback
 
 _BLOCK_ROWS = 64
 _NEWTON_STEPS = 3

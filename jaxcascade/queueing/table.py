@@ -105,6 +105,7 @@ def from_table(
     arrival_rate=0.7,
     assortment_size=1,
     features=None,
+    arrivals=None,
 ) -> Instance:
     """Contexts from an offline routing table, with its performance and cost turned into acceptance probabilities.
 
@@ -128,6 +129,7 @@ def from_table(
       arrival_rate: probability of an arrival in a round.
       assortment_size: K, static.
       features: ``[N, D, d]`` feature maps of the shared-parameter form.
+      arrivals: as in ``make_instance``.
 
     Raises:
       FileNotFoundError: if there is no such file.
@@ -161,4 +163,5 @@ def from_table(
         embeddings=contexts,
         utility=np.log(chance / (1 - chance)),
         features=features,
+        arrivals=arrivals,
     )
