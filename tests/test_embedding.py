@@ -45,7 +45,7 @@ def test_what_is_in_the_cache_is_not_encoded_again(tmp_path, monkeypatch):
     assert calls[2:] == [["ab"]]
     (file,) = [path for path in (tmp_path / "kept").iterdir() if path.stat().st_size > 400][:1]
     file.write_bytes(file.read_bytes()[:-40])
-    with pytest.raises(ValueError, match="expected embeddings kept by embed_prompts as a whole .npz file"):
+    with pytest.raises(ValueError, match=r"expected embeddings kept by embed_prompts as a whole \.npz file"):
         for model in ("one", "other"):
             embed_prompts(["ab"], model, cache=tmp_path / "kept")
 

@@ -181,7 +181,7 @@ def test_bad_input_is_named(log, instance, tmp_path):
         jc.compare(queueing.synthetic(), policy, num_steps=5, num_seeds=1)
     with pytest.raises(ValueError, match=r"scheduling: expected one of .*got 'sfj'.*did you mean 'sjf'"):
         queueing.fixed_routing("sfj")
-    with pytest.raises(ValueError, match="dimensions: expected a whole number >= 0, got 1.5"):
+    with pytest.raises(ValueError, match=r"dimensions: expected a whole number >= 0, got 1\.5"):
         queueing.replay(log, dimensions=1.5)
     with pytest.raises(ValueError, match="encoder: expected nothing beside embeddings"):
         queueing.replay(log, encoder="x", embeddings=np.eye(3))
