@@ -6,8 +6,8 @@ Means and standard deviations over N splits of the tables' prompts into halves; 
 ``net_utility``). Seen on the RouterBench rows of ``queueing_routerbench_k1.toml`` (endings embedded by MiniLM, 5
 splits): no router beats the best fixed model (.857; the best model of every prompt .981): umr loses .01, the others .03
 to .04, and the projection leaves the agreement of neighbours as it was (.23). These embeddings say next to nothing
-about which model is right on a multiple-choice question. On prompts whose best model goes by topic (tests/test_routers.py)
-all six win.
+about which model is right on a multiple-choice question. On prompts whose best model goes by topic
+(tests/test_routers.py) all six win.
 """
 
 import argparse
