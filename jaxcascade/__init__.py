@@ -11,7 +11,7 @@ policy as a pure function for use inside other JAX code. ``jaxcascade.kernels`` 
 import importlib
 from typing import Any
 
-from jaxcascade import cascade, data, deferral, kernels, queueing
+from jaxcascade import cascade, data, deferral, kernels, queueing, testing
 from jaxcascade._version import __version__
 from jaxcascade.arrays import load_instance, save_instance
 from jaxcascade.core import Audit, Environment, Policy, System, get_system, register_system, systems
@@ -56,4 +56,5 @@ __all__ = [
     "simulate",
     "sweep",
     "systems",
+    "testing",
 ]
