@@ -11,7 +11,7 @@ policy as a pure function for use inside other JAX code. ``jaxcascade.kernels`` 
 import importlib
 from typing import Any
 
-from jaxcascade import cascade, data, deferral, kernels, queueing
+from jaxcascade import cascade, data, deferral, interop, kernels, queueing, testing
 from jaxcascade._version import __version__
 from jaxcascade.arrays import load_instance, save_instance
 from jaxcascade.core import Audit, Environment, Policy, System, get_system, register_system, systems
@@ -46,6 +46,7 @@ __all__ = [
     "data",
     "deferral",
     "get_system",
+    "interop",
     "kernels",
     "load_instance",
     "load_study",
@@ -56,4 +57,5 @@ __all__ = [
     "simulate",
     "sweep",
     "systems",
+    "testing",
 ]

@@ -14,6 +14,10 @@ from jaxcascade.core import get_system, system_of
 def save_instance(path: str | os.PathLike, instance: Any) -> None:
     """Write an instance to an ``.npz`` file: its arrays under the names of the spec tables, and ``system``.
 
+    Args:
+      path: the file, replaced if it is there.
+      instance: an instance of a registered system.
+
     Raises:
       ValueError: if the instance is of no registered system.
     """

@@ -144,7 +144,11 @@ class Population(NamedTuple):
 
 
 def population(instance: Instance) -> Population:
-    """Mean value and cost of every box: exact for a table, from 32,768 fixed periods for the family."""
+    """Mean value and cost of every box: exact for a table, from 32,768 fixed periods for the family.
+
+    Args:
+      instance: the instance.
+    """
     if instance.output_law == TABULATED:
         weight = instance.context_probability[:, None, None] * instance.probability
         return Population(*(jnp.sum(weight * part, axis=(0, 2)) for part in (instance.value, instance.cost)))

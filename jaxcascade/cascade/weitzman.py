@@ -103,6 +103,19 @@ def online_plugin(
 ) -> Policy:
     """Weitzman's rule on the estimates alone: ``dow`` with both widths 0.
 
+    Args:
+      known_reward: as in ``dow``.
+      calibration: as in ``dow``.
+      estimator: as in ``dow``.
+      refit_until: as in ``dow``.
+      refit_growth: as in ``dow``.
+      index_ridge: as in ``dow``.
+      value_ridge: as in ``dow``.
+      solver: as in ``dow``.
+
+    Raises:
+      ValueError: naming the argument, what was expected and what came.
+
     Source: arXiv 2606.07392, Section 6.1 (ii).
     """
     widths = {"index_width": 0.0, "value_width": 0.0}
@@ -279,7 +292,12 @@ def _act(known, calibration, optimistic):
 
 
 def probe_contexts(size: int, count: int = 256) -> jax.Array:
-    """Contexts ``[count, size]`` at which a learner's indices are recorded, uniform on ``[-1, 1]``, always the same."""
+    """Contexts ``[count, size]`` at which a learner's indices are recorded, uniform on ``[-1, 1]``, always the same.
+
+    Args:
+      size: dx, entries of a context.
+      count: how many.
+    """
     return jax.random.uniform(jax.random.key(24), (count, size), minval=-1, maxval=1)
 
 

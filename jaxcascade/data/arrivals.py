@@ -21,7 +21,10 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 class ArrivalTrace(NamedTuple):
-    """One entry an arrival: `seconds` [n] float64, increasing from 0; tokens [n] int64, None without the column."""
+    """One entry an arrival: `seconds` [n] float64, increasing from 0.
+
+    `context_tokens` and `generated_tokens` are [n] int64, None without the column.
+    """
 
     seconds: np.ndarray
     context_tokens: np.ndarray | None
@@ -31,14 +34,19 @@ class ArrivalTrace(NamedTuple):
 def read_arrival_trace(path: str | os.PathLike[str], *, column: str = "TIMESTAMP", sort: bool = False) -> ArrivalTrace:
     """Returns the `ArrivalTrace` of a CSV or JSON-lines file (.jsonl, .ndjson), seconds counted from the first row.
 
-    `column` holds ISO text (without a zone it is UTC) or numbers: seconds, or milli-, micro- or nanoseconds where
-    they are too large to be epoch seconds. Columns ContextTokens and GeneratedTokens are read where the file has
-    them. sort: put rows that are out of order in order (equal times stay as in the file).
+    Columns ContextTokens and GeneratedTokens are read where the file has them, as the Azure LLM inference trace 2023
+    does.
 
-    Raises ValueError, one line with file, row (from 1) and column, for a missing column, an empty file, a time or
-    a token count that is none, a time before the row ahead of it unless `sort`, bytes that are not UTF-8;
-    FileNotFoundError for a missing file.
-    From: the Azure LLM inference trace 2023 (TIMESTAMP, ContextTokens, GeneratedTokens).
+    Args:
+      path: the file.
+      column: holds ISO text (without a zone it is UTC) or numbers: seconds, or milli-, micro- or nanoseconds where
+        they are too large to be epoch seconds.
+      sort: put rows that are out of order in order (equal times stay as in the file).
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      ValueError: in one line with file, row (from 1) and column, for a missing column, an empty file, a time or a
+        token count that is none, a time before the row ahead of it unless `sort`, bytes that are not UTF-8.
     """
     seconds, context, generated = array("d"), array("q"), array("q")
     with open_table(path) as table:
@@ -73,9 +81,16 @@ def bin_arrivals(trace: ArrivalTrace | ArrayLike, rate: float) -> np.ndarray:
 
     The time from the first to the last of n arrivals is cut into ceil(n/rate) equal slots. An arrival whose slot is
     taken is carried to the next free one, because a round has at most one arrival, so the i-th True is the i-th
-    arrival; those carried past the end add slots there. trace: an `ArrivalTrace`, or increasing seconds [n].
-    Raises ValueError for a rate outside (0, 1), fewer than two different times, times out of order.
-    From: the replay at rate .7 of the WildChat study (arrivals of the queueing system are Bernoulli, one a round).
+    arrival; those carried past the end add slots there.
+
+    Args:
+      trace: an `ArrivalTrace`, or increasing seconds [n].
+      rate: mean number of arrivals a slot.
+
+    Raises:
+      ValueError: for a rate outside (0, 1), fewer than two different times, times out of order.
+
+    Source: arXiv 2602.02061, Appendix B.4 (the replay at rate .7; arrivals are one a round at most).
     """
     if isinstance(rate, bool) or not isinstance(rate, int | float | np.number) or not 0 < rate < 1:
         raise ValueError(f"rate: expected a number of arrivals a slot between 0 and 1, got {shown(rate)}")

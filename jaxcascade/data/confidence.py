@@ -57,7 +57,10 @@ class LevelCounts(NamedTuple):
 
 
 class ConfidenceSignals(NamedTuple):
-    """Three confidences in [0, 1] of the same sampled answers, each of the shape of the questions: [...]."""
+    """Three confidences in [0, 1] of the same sampled answers, each [...], one a question.
+
+    `agreement` is the share of the largest class, `entropy` 1 - H/log n, `margin` the lead over the second class.
+    """
 
     agreement: np.ndarray
     entropy: np.ndarray
@@ -87,21 +90,27 @@ def read_confidence_log(
     appear. A question without any valid answer, or without a gold answer, is wrong; a UserWarning tells how
     many lack gold.
 
-    signal, with n the samples a question, q1 >= q2 the shares of the two largest classes, j the level:
+    Signals, with n the samples a question, q1 >= q2 the shares of the two largest classes, j the level:
       "agreement": j = 1 + n q1, K = 1 + n, score_j = (j-1)/n. A `level` column is taken as it is, K =
         num_levels or the largest level seen, score_j = (j-1)/(K-1), .5 when K = 1.
       "margin": j = 1 + n (q1 - q2), same K and score.
       "entropy": 1 - H/log n cut into K equal bins of [0, 1], K = num_levels or 1 + n, score_j = (j-1/2)/K.
       a column's name: that number cut into K equal bins of its observed range, K = num_levels or 10, score as
         for entropy.
-    columns: our name -> the file's, such as {"level": "bucket"}; a signal may be such a name too, which is
+    Args:
+      path: the file.
+      signal: one of the above.
+      num_levels: K, where the signal leaves it open.
+      columns: our name -> the file's, such as {"level": "bucket"}; a signal may be such a name too, which is
     how to bin a column that the file calls "entropy".
 
-    Raises ValueError, one line with file, row (from 1, blank lines not counted) and column, for a missing
-    column, an empty file, a short or malformed row, bytes that are not UTF-8, a cell that is not what it
-    should be, n_samples that varies, gold empty in every row, a constant score, a num_levels that does not
-    fit; FileNotFoundError for a missing file.
-    From: Sections 3.1 and 6 and Appendix D.1 of arXiv 2610.15128.
+    Raises:
+      FileNotFoundError: if there is no such file.
+      ValueError: in one line with file, row (from 1, blank lines not counted) and column, for a missing column, an
+        empty file, a short or malformed row, bytes that are not UTF-8, a cell that is not what it should be, n_samples
+        that varies, gold empty in every row, a constant score, a num_levels that does not fit.
+
+    Source: arXiv 2610.15128, Sections 3.1 and 6 and Appendix D.1.
     """
     if num_levels is not None and not _is_level_count(num_levels):
         raise ValueError(f"{os.fspath(path)}: expected num_levels from 1 to {MOST_LEVELS}, got {shown(num_levels)}")
@@ -117,8 +126,15 @@ def read_confidence_log(
 def summarise_log(log: ConfidenceLog) -> LevelCounts:
     """Returns how many questions each level has, and how many of them are right: `LevelCounts` [K].
 
-    count_j = #{i: level_i = j}, correct_j = #{i: level_i = j, correct_i = 1}. Raises ValueError for a level
-    outside 1..num_levels. From: the frequencies omega and h of a real log (Section 6 of arXiv 2610.15128).
+    count_j = #{i: level_i = j}, correct_j = #{i: level_i = j, correct_i = 1}.
+
+    Args:
+      log: the log.
+
+    Raises:
+      ValueError: for a level outside 1..num_levels.
+
+    Source: arXiv 2610.15128, Section 6 (the frequencies omega and h of a real log).
     """
     level, correct = np.asarray(log.level), np.asarray(log.correct)
     if level.size and not (level.min() >= 1 and level.max() <= log.num_levels):
@@ -134,9 +150,16 @@ def confidence_signals(class_sizes: ArrayLike, n_samples: int) -> ConfidenceSign
     `class_sizes` holds the sizes of the answer classes in any order, padded with zeros; q =
     class_sizes/n_samples, H = -sum q log q. Samples missing from the sizes are unparsed answers: each is
     counted in H as a class of its own, so that a question without valid answers has confidence 0 (leaving
-    them out would make it 1). With one sample all three are equal. Raises ValueError for negative or
-    fractional sizes, or more of them than n_samples.
-    From: Appendix D.1 of arXiv 2610.15128.
+    them out would make it 1). With one sample all three are equal.
+
+    Args:
+      class_sizes: [..., C], in any order, padded with zeros.
+      n_samples: n, samples a question.
+
+    Raises:
+      ValueError: for negative or fractional sizes, or more of them than n_samples.
+
+    Source: arXiv 2610.15128, Appendix D.1.
     """
     if isinstance(n_samples, bool) or not isinstance(n_samples, int | np.integer) or n_samples < 1:
         raise ValueError(f"n_samples: expected an integer from 1, got {shown(n_samples)}")

@@ -57,7 +57,11 @@ class Chains(NamedTuple):
 
 
 class ChainSummary(NamedTuple):
-    """How many chains (`num_chains` [m]) have each `length` [m] that occurs, share of singletons, links by kind."""
+    """How many chains (`num_chains` [m]) have each `length` [m] that occurs, both int64.
+
+    `singleton_share` is the share of chains of one, nan without chains; `exact_links` and `embedding_links` count
+    conversations tied to the one before by identical prompts, and by close embeddings only.
+    """
 
     length: np.ndarray
     num_chains: np.ndarray
@@ -89,15 +93,23 @@ def read_conversation_log(
     hashed_ip, else that of the first user turn that has one. Times are ISO text, datetimes (UTC without a zone) or
     epoch numbers; the row's timestamp stands in where the only assistant turn has none.
 
-    model: the one to keep; None keeps all. keep_prompts=False drops the texts, and a million conversations take
-    some 100 MB. progress: called with the number of rows read since the last call.
-
     A conversation without a user turn, an assistant turn, hashed_ip, or the time of its first or last assistant turn
-    is skipped, and one UserWarning tells how many. Raises ValueError, one line with file, row (from 1 in each file)
-    and column, for a missing column, an empty file, a malformed row, a bad time, times that go backwards inside a
-    conversation, bytes that are not UTF-8, a damaged Parquet file, no conversation to keep; FileNotFoundError for a
-    missing file; ImportError for Parquet without pyarrow.
-    From: the WildChat-1M format; arrivals inferred as in the WildChat replay of arXiv 2602.02061.
+    is skipped, and one UserWarning tells how many.
+
+    Args:
+      path: a file of the WildChat-1M format, or a folder of them.
+      model: the one to keep; None keeps all.
+      keep_prompts: False drops the texts, and a million conversations take some 100 MB.
+      progress: called with the number of rows read since the last call.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      ImportError: for Parquet without pyarrow (``pip install jaxcascade[parquet]``).
+      ValueError: in one line with file, row (from 1 in each file) and column, for a missing column, an empty file, a
+        malformed row, a bad time, times that go backwards inside a conversation, bytes that are not UTF-8, a damaged
+        Parquet file, no conversation to keep.
+
+    Source: arXiv 2602.02061, Appendix B.4 (the inferred arrivals).
     """
     name = os.fspath(path)
     user, tokens = array("q"), array("q")
@@ -161,11 +173,19 @@ def build_chains(log: ConversationLog, embeddings: ArrayLike | None = None, thre
     hash and, where the log keeps them, equal text, up to white space and Unicode composition) or an embedding of
     cosine >= threshold. Where there is none it begins a chain.
 
-    embeddings [n, d]: unit vectors of the first prompts, row i for conversation i of the log. Takes O(n log n)
-    without them, and d times the sum over users of the squared number of their conversations with them.
-    Raises ValueError for a log that is not in order of arrival, embeddings of another shape or norm, a threshold
-    outside (-1, 1].
-    From: the WildChat replay of arXiv 2602.02061 (identical prompts or cosine >= .995 within one hashed IP).
+    Takes O(n log n) without embeddings, and d times the sum over users of the squared number of their conversations
+    with them.
+
+    Args:
+      log: n conversations.
+      embeddings: [n, d] unit vectors of the first prompts, row i for conversation i of the log, or None.
+      threshold: least cosine.
+
+    Raises:
+      ValueError: for a log that is not in order of arrival, embeddings of another shape or norm, a threshold outside
+        (-1, 1].
+
+    Source: arXiv 2602.02061, Appendix B.4 (WildChat: identical prompts or cosine >= .995 within one hashed IP).
     """
     num = len(log.user)
     if np.any(np.diff(log.arrival) < 0):
@@ -198,8 +218,17 @@ def subsample_singletons(chains: Chains, fraction: float = 0.8, seed: int = 0) -
     """Returns the ids of the chains kept [k], increasing: all longer than one, and randomly chosen singletons.
 
     So many singletons are kept that they are `fraction` of the kept chains, to the nearest integer; with too few of
-    them all are kept, and a UserWarning tells the fraction reached. Raises ValueError for a fraction outside [0, 1)
-    or when no chain is longer than one. From: the WildChat replay of arXiv 2602.02061.
+    them all are kept, and a UserWarning tells the fraction reached.
+
+    Args:
+      chains: from `build_chains`.
+      fraction: share of singletons.
+      seed: from which they are chosen.
+
+    Raises:
+      ValueError: for a fraction outside [0, 1), or when no chain is longer than one.
+
+    Source: arXiv 2602.02061, Appendix B.4.
     """
     if not 0 <= fraction < 1:
         raise ValueError(f"fraction: expected a share from 0 to below 1, got {shown(fraction)}")

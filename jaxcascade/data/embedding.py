@@ -101,7 +101,12 @@ def principal_components(embeddings: np.ndarray, dimensions: int) -> np.ndarray:
 
     Scaled together to a mean squared norm of a third per component, as numbers uniform on [-1, 1] have.
 
-    Raises ValueError for a number of components that is not whole, or not from 1 to the smaller of P and d.
+    Args:
+      embeddings: [P, d].
+      dimensions: number of components.
+
+    Raises:
+      ValueError: for a number of components that is not whole, or not from 1 to the smaller of P and d.
     """
     most = min(embeddings.shape)
     if isinstance(dimensions, bool) or not isinstance(dimensions, int) or not 1 <= dimensions <= most:

@@ -107,7 +107,13 @@ def read_incomplete_table(path: str | os.PathLike[str]) -> RoutingTable:
 def join_tables(tables: Sequence[RoutingTable]) -> RoutingTable:
     """Returns one `RoutingTable` of the prompts of all, which must have the same models in any order.
 
-    Features are kept where all have them. Raises ValueError for other models or embeddings of another size.
+    Features are kept where all have them.
+
+    Args:
+      tables: one or more.
+
+    Raises:
+      ValueError: for other models or embeddings of another size.
     """
     first = tables[0]
     if len(tables) == 1:
@@ -140,8 +146,13 @@ def join_tables(tables: Sequence[RoutingTable]) -> RoutingTable:
 def split_table(table: RoutingTable, train_share: float = 0.5, seed: int = 0) -> tuple[RoutingTable, RoutingTable]:
     """Returns the training and the evaluation part of a table; prompts of one text stay on one side.
 
-    `train_share` of the different prompt texts, rounded, go to training. Raises ValueError for a share that
-    leaves a side empty.
+    Args:
+      table: the whole.
+      train_share: share of the different prompt texts, rounded, that go to training.
+      seed: from which they are drawn.
+
+    Raises:
+      ValueError: for a share that leaves a side empty.
     """
     texts = {text: place for place, text in enumerate(dict.fromkeys(table.prompt))}
     count = round(train_share * len(texts)) if 0 < train_share < 1 else 0
@@ -172,7 +183,12 @@ def _rows_of(table: RoutingTable, keep: np.ndarray) -> RoutingTable:
 def summarise_table(table: RoutingTable, *, weight: float = 0.3) -> TableSummary:
     """Returns the `TableSummary` of a table; scores and costs that are nan count as missing, not in the means.
 
-    `weight` is the score given up for the table's largest cost. Raises ValueError for a table without a score.
+    Args:
+      table: the table; it may have gaps.
+      weight: score given up for the table's largest cost.
+
+    Raises:
+      ValueError: for a table without a score.
     """
     performance, cost = np.asarray(table.performance, float), np.asarray(table.cost, float)
     known = np.isfinite(performance) & np.isfinite(cost)

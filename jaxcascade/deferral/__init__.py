@@ -2,7 +2,7 @@
 
 from jaxcascade.core import System, register_system
 from jaxcascade.deferral import theory
-from jaxcascade.deferral.environment import environment
+from jaxcascade.deferral.environment import Action, environment
 from jaxcascade.deferral.instance import (
     Instance,
     from_arrays,
@@ -81,6 +81,7 @@ SYSTEM = register_system(
 
 __all__ = [
     "SYSTEM",
+    "Action",
     "Instance",
     "accept_all",
     "decision_map",

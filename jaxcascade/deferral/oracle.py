@@ -102,6 +102,9 @@ def rule_in_force(cost_error: jax.Array, accuracy: jax.Array, cost: jax.Array) -
 def settled_threshold(instance: Instance) -> jax.Array:
     """Threshold at the empty queue infinitely far from the horizon, ``[]``: the paper's ``taubar``.
 
+    Args:
+      instance: the instance.
+
     Source: arXiv 2610.15128, Section 5.
     """
     problem = admission_problem(instance, instance.accuracy, instance.arrival[1:])

@@ -29,6 +29,9 @@ class _Numbers(NamedTuple):
 def confidence_budget(horizon: int) -> float:
     """KL-PBD's budget ``phi = log T + log log T`` in nats, for T >= 3.
 
+    Args:
+      horizon: T, rounds.
+
     Raises:
       ValueError: if the horizon is below 3.
 
@@ -44,6 +47,10 @@ def smallest_gap(instance: Instance, horizon: int) -> float:
 
     Distances below the rounding of the default float type count as ties.
 
+    Args:
+      instance: the instance.
+      horizon: T, rounds.
+
     Source: arXiv 2610.15128, Section 4.2.
     """
     table, _ = oracle_table(instance, instance.accuracy, min(horizon, TABLE_ROWS))
@@ -58,6 +65,10 @@ def gap_dependent_bound(instance: Instance, horizon: int) -> float:
     """Theorem 1: upper bound on KL-PBD's regret in terms of the smallest gap; 0 if every comparison ties.
 
     ``K kappa phi + 2 ce sum_j min(omega_j T, B + 4 phi / gamma) + 2 B ce (1 + 4 sum_j log(1 + omega_j T / phi))``.
+
+    Args:
+      instance: the instance.
+      horizon: T, rounds.
 
     Source: arXiv 2610.15128, Theorem 1.
     """
@@ -76,6 +87,10 @@ def worst_case_bound(instance: Instance, horizon: int) -> float:
     ``K kappa phi + ce sum_j min(omega_j T, B + 2 sqrt(2 omega_j T phi))
     + B ce (1 + 2 sum_j log(1 + omega_j T / phi))``.
 
+    Args:
+      instance: the instance.
+      horizon: T, rounds.
+
     Source: arXiv 2610.15128, Theorem 2.
     """
     n = _numbers(instance, horizon)
@@ -87,6 +102,11 @@ def worst_case_bound(instance: Instance, horizon: int) -> float:
 
 def unknown_distributions_bound(instance: Instance, horizon: int, estimate_service: bool = False) -> float:
     """Theorem 7: as Theorem 2 with estimated arrivals, and estimated service if asked for.
+
+    Args:
+      instance: the instance.
+      horizon: T, rounds.
+      estimate_service: whether the service law is estimated too.
 
     Raises:
       ValueError: if the holding cost is 0, where the theorem does not apply.
@@ -129,6 +149,9 @@ def lower_bound_slope(instance: Instance) -> float:
     ``ce sum over {h_j > taubar, omega_j > 0} of (h_j - taubar) / kl(h_j, taubar)``. KL-PBD attains it when
     the expert always serves. nan if the threshold ``taubar`` is not inside (0, 1).
 
+    Args:
+      instance: the instance.
+
     Source: arXiv 2610.15128, Theorem 3 and Proposition 3.
     """
     threshold = float(settled_threshold(instance))
@@ -146,6 +169,10 @@ def minimax_bound(instance: Instance, horizon: int) -> float:
 
     ``1/256 sum_j min(mu^3 ce min(tau, 1-tau) sqrt(omega_j T), omega_j T, mu^2 chold omega_j T)``; with
     ``mu = 1`` the factor is 1/12 and the last term is dropped. nan if ``tau`` is not inside (0, 1).
+
+    Args:
+      instance: the instance.
+      horizon: T, rounds.
 
     Source: arXiv 2610.15128, Theorem 4.
     """

@@ -43,12 +43,21 @@ def bag_init(capacity: int, record: Any) -> Bag:
 
 
 def bag_find(bag: Bag, arrived: jax.Array) -> jax.Array:
-    """Which slot holds the record with this arrival number, ``[capacity]`` bool; none for ``FREE``."""
+    """Which slot holds the record with this arrival number, ``[capacity]`` bool; none for ``FREE``.
+
+    Args:
+      bag: the queue.
+      arrived: ``[]`` int32 arrival number.
+    """
     return (bag.arrived == arrived) & (bag.arrived != FREE)
 
 
 def bag_size(bag: Bag) -> jax.Array:
-    """Number of waiting records, ``[]`` int32."""
+    """Number of waiting records, ``[]`` int32.
+
+    Args:
+      bag: the queue.
+    """
     return jnp.sum(bag.arrived != FREE, dtype=jnp.int32)
 
 

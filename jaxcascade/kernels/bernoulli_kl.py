@@ -37,9 +37,9 @@ def kl_lower_bound(mean: jax.Array, count: jax.Array, budget: jax.Array) -> jax.
     in float64) at any mean and budget, one more is for safety.
 
     Args:
-      mean: empirical means in [0, 1], any shape.
-      count: numbers of observations >= 0, broadcast against ``mean``.
-      budget: confidence budget in nats; a negative one counts as 0.
+      mean: ``[...]`` empirical means in [0, 1], any shape.
+      count: ``[...]`` numbers of observations >= 0, broadcast against ``mean``.
+      budget: ``[...]`` confidence budget in nats; a negative one counts as 0.
 
     Returns:
       bounds in [0, mean], the broadcast shape.
@@ -75,9 +75,9 @@ def kl_upper_bound(mean: jax.Array, count: jax.Array, budget: jax.Array) -> jax.
     1 when ``count`` is 0.
 
     Args:
-      mean: empirical means in [0, 1], any shape.
-      count: numbers of observations >= 0, broadcast against ``mean``.
-      budget: confidence budget in nats; a negative one counts as 0.
+      mean: ``[...]`` empirical means in [0, 1], any shape.
+      count: ``[...]`` numbers of observations >= 0, broadcast against ``mean``.
+      budget: ``[...]`` confidence budget in nats; a negative one counts as 0.
 
     Returns:
       bounds in [mean, 1], the broadcast shape.

@@ -10,7 +10,12 @@ BLOCK_ROWS = 256
 
 
 def padded_rows(rows: int, block: int = BLOCK_ROWS) -> int:
-    """Length of a buffer for ``rows`` rows that blocks fill exactly: the next multiple of ``block``."""
+    """Length of a buffer for ``rows`` rows that blocks fill exactly: the next multiple of ``block``.
+
+    Args:
+      rows: how many rows there may be.
+      block: rows per block.
+    """
     return max(-(-rows // block), 1) * block
 
 
@@ -25,6 +30,9 @@ def fold_rows(body: Callable[..., Any], start: Any, arrays: Any, count: jax.Arra
       arrays: pytree of ``[N, ...]`` with N a multiple of ``block``; rows from ``count`` on must count for nothing.
       count: ``[]`` int, rows in use.
       block: rows per block, static.
+
+    Raises:
+      ValueError: if N is no multiple of ``block``.
     """
     length = jax.tree.leaves(arrays)[0].shape[0]
     if length % block:

@@ -15,9 +15,9 @@ def index_loss(linear: jax.Array, value: jax.Array, cost: jax.Array) -> jax.Arra
     """``c u - (mu q - log cosh q)`` with ``q = min(u, atanh mu)``, the loss l(u); shapes broadcast.
 
     Args:
-      linear: u.
-      value: mu, in [0, 1]; taken as just below 1 where it is 1.
-      cost: c >= 0.
+      linear: ``[...]`` u.
+      value: ``[...]`` mu, in [0, 1]; taken as just below 1 where it is 1.
+      cost: ``[...]`` c >= 0.
 
     Source: arXiv 2606.07392, Section 4 (GMM loss), with Lambda = tanh.
     """
@@ -27,12 +27,27 @@ def index_loss(linear: jax.Array, value: jax.Array, cost: jax.Array) -> jax.Arra
 
 
 def index_moment(linear: jax.Array, value: jax.Array, cost: jax.Array) -> jax.Array:
-    """``c - (mu - tanh u)^+``, the derivative of ``index_loss`` in u; shapes broadcast."""
+    """``c - (mu - tanh u)^+``, the derivative of ``index_loss`` in u; shapes broadcast.
+
+    Args:
+      linear: ``[...]`` u.
+      value: ``[...]`` mu.
+      cost: ``[...]`` c >= 0.
+
+    Source: arXiv 2606.07392, Section 4, with Lambda = tanh.
+    """
     return cost - jnp.maximum(value - jnp.tanh(linear), 0)
 
 
 def index_weight(linear: jax.Array, value: jax.Array) -> jax.Array:
-    """``1{mu > tanh u} (1 - tanh(u)^2)``, the second derivative where it exists; shapes broadcast."""
+    """``1{mu > tanh u} (1 - tanh(u)^2)``, the second derivative where it exists; shapes broadcast.
+
+    Args:
+      linear: ``[...]`` u.
+      value: ``[...]`` mu.
+
+    Source: arXiv 2606.07392, Section 4, with Lambda = tanh.
+    """
     level = jnp.tanh(linear)
     return jnp.where(value > level, 1 - level**2, 0)
 

@@ -9,7 +9,14 @@ from jaxcascade.kernels.symmetric_solve import solve_positive
 
 
 def logistic_loss(linear: jax.Array, reward: jax.Array) -> jax.Array:
-    """Negative log-likelihood ``log(1 + e^z) - r z`` of rewards in [0, 1], shaped like ``linear``."""
+    """Negative log-likelihood ``log(1 + e^z) - r z`` of rewards in [0, 1], shaped like ``linear``.
+
+    Args:
+      linear: ``[...]`` z.
+      reward: ``[...]`` r, in [0, 1].
+
+    Source: arXiv 2606.07392, equation (18).
+    """
     return jnp.logaddexp(0, linear) - reward * linear
 
 

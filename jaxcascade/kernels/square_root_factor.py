@@ -5,7 +5,12 @@ import jax.numpy as jnp
 
 
 def factor_init(dim: int, regularisation: jax.Array) -> jax.Array:
-    """Factor S ``[d, d]`` of the inverse of ``regularisation * I``: ``S S^T = V^{-1}``."""
+    """Factor S ``[d, d]`` of the inverse of ``regularisation * I``: ``S S^T = V^{-1}``.
+
+    Args:
+      dim: d, static.
+      regularisation: ``[]`` > 0.
+    """
     return jnp.eye(dim) / jnp.sqrt(regularisation)
 
 

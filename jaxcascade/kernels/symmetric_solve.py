@@ -66,7 +66,7 @@ def conjugate_gradient(
 
     Args:
       times: product of the symmetric positive definite matrix with an array shaped like ``right``.
-      right: any shape.
+      right: ``[...]``, any shape.
       precondition: product with an approximation of the inverse.
       steps: number of steps, static.
     """

@@ -51,6 +51,9 @@ class Model(NamedTuple):
 def num_samples(assortment_size: int) -> int:
     """Number M of posterior samples a round: ``ceil(1 - log K / log(1 - 1 / (4 sqrt(e pi))))``, 1 for K = 1.
 
+    Args:
+      assortment_size: K.
+
     Source: arXiv 2602.02061, Algorithm 1.
     """
     return math.ceil(1 - math.log(assortment_size) / math.log(1 - 1 / (4 * math.sqrt(math.e * math.pi))))

@@ -147,6 +147,9 @@ def acceptance(instance: Instance) -> float:
     """Share of uniform contexts that meet ``max_S R >= arrival_rate + slackness``, of 16384 fixed ones.
 
     The smallest over a batch of instances. With ``per_seed``, the mean over 256 drawn theta.
+
+    Args:
+      instance: an instance, or a batch of them, without a table.
     """
     theta = np.asarray(instance.theta, np.float64).reshape(-1, instance.num_llms, instance.dim)
     level = np.ravel(np.asarray(instance.arrival_rate, np.float64) + np.asarray(instance.slackness, np.float64))

@@ -95,7 +95,12 @@ def train_projection(
 
 
 def project(projection: Projection, embeddings) -> jax.Array:
-    """The projected contexts ``[P, d]``, of unit norm."""
+    """The projected contexts ``[P, d]``, of unit norm.
+
+    Args:
+      projection: from ``train_projection``.
+      embeddings: ``[P, d]``.
+    """
     return apply_layers(projection.layers, jnp.asarray(embeddings, float))
 
 

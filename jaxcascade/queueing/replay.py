@@ -55,7 +55,7 @@ def replay(
       ImportError: with an encoder that is not installed.
       ValueError: naming file or argument, what was expected and what came.
 
-    Source: arXiv 2602.02061, Section 5.3 and Appendix B.5 (WildChat); the chain's state and the projection are ours.
+    Source: arXiv 2602.02061, Section 5.3 and Appendix B.4 (WildChat); the chain's state and the projection are ours.
     """
     if encoder is not None and embeddings is not None:
         raise ValueError("encoder: expected nothing beside embeddings, got both")

@@ -96,7 +96,12 @@ def train_router(
 
 
 def router_scores(router: Router, embeddings) -> jax.Array:
-    """The router's scores ``[P, N]`` of every model for contexts ``[P, d]``."""
+    """The router's scores ``[P, N]`` of every model for contexts.
+
+    Args:
+      router: from ``train_router``.
+      embeddings: ``[P, d]`` contexts.
+    """
     score = _METHODS[router.method][1]
     return jax.vmap(partial(score, router.params))(jnp.asarray(embeddings, float))
 
@@ -157,6 +162,8 @@ def router(
     Raises:
       FileNotFoundError: if there is no such file.
       ValueError: naming file or argument, what was expected and what came.
+
+    Source: arXiv 2602.02061, Section 5.2 and Appendix B.3.
     """
     source = table_paths(tables), part, train_share, split_seed, drop_missing, encoder, cache
     return _router(method, source, cost_weight, seed)
