@@ -57,6 +57,8 @@ def fingerprint(value: Any) -> str:
     """
     if isinstance(value, (bool, int, float, str, type(None))) and len(repr(value)) <= 40:
         return repr(value)
+    if isinstance(value, (np.ndarray, np.generic, jax.Array)) and value.ndim == 0 and value.dtype.kind in "biuf":
+        return f"{value.dtype} {value.item()!r}"
     digest = hashlib.sha256()
     for part in _parts(value, set()):
         digest.update(len(part).to_bytes(8, "little") + part)

@@ -34,7 +34,7 @@ class Checkpoint(NamedTuple):
       folder: the folder.
       block: number of the block within the study, part of the files' names.
       manifest: SHA-256 of the manifest, repeated in every file.
-      seconds: least time between two saves of a unit that is not finished.
+      seconds: least time between two saves of a unit before it is finished.
     """
 
     folder: str
@@ -159,6 +159,8 @@ def restore(template: Any, leaves: list[np.ndarray]) -> Any:
 def pack(unit: Unit) -> dict[str, np.ndarray]:
     """The unit as arrays by name."""
     arrays: dict[str, Any] = {f"at/{name}": np.asarray(getattr(unit, name)) for name in _SCALARS}
+    # A state may have no leaf at all, so that being finished is told apart.
+    arrays["at/finished"] = np.array(unit.carry is None)
     if unit.carry is not None:
         arrays |= {f"carry/{i}": np.asarray(plain_data(leaf)) for i, leaf in enumerate(jax.tree.leaves(unit.carry))}
     for kind in _TABLES:
@@ -174,7 +176,7 @@ def unpack(arrays: Mapping[str, np.ndarray]) -> Unit:
         if slash:
             tables[kind][name] = array
     at = {name: kind(tables["at"][name]) for name, kind in _SCALARS.items()}
-    carry = list(tables["carry"].values()) or None
+    carry = None if tables["at"]["finished"] else list(tables["carry"].values())
     return Unit(**at, carry=carry, totals=tables["totals"], records=tables["records"], snapshot=tables["snapshot"])
 
 

@@ -87,6 +87,7 @@ def _parser():
         type=_setting,
         help="put a TOML value in place of the file's, as in --set instance.gap=0.04; may be repeated",
     )
+    run.add_argument("--save-every", metavar="SECONDS", type=float, default=10.0, help="least time between two saves")
     shares = run.add_argument_group("many cores, devices and hosts", "the numbers are the same, bit for bit")
     shares.add_argument("--devices", metavar="N", type=int, help="devices to use; splits a CPU into as many")
     shares.add_argument("--seed-chunk", metavar="N", type=int, help="most seeds a device runs at once")
@@ -168,6 +169,7 @@ def _run_experiment(arguments):
                 seed_chunk=arguments.seed_chunk,
                 devices=arguments.devices,
                 checkpoint=folder.checkpoint_folder(out),
+                save_every=arguments.save_every,
             )
     except KeyboardInterrupt:
         words = [word for word in arguments.argv if word not in ("--overwrite", "--resume")]

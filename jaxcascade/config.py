@@ -118,6 +118,7 @@ def run_config(
     seed_chunk: int | None = None,
     devices: int | None = None,
     checkpoint: str | os.PathLike | None = None,
+    save_every: float = 10.0,
 ) -> Study:
     """The study that the experiment describes.
 
@@ -127,6 +128,7 @@ def run_config(
       seed_chunk: most seeds a device runs at once, as for ``compare``.
       devices: number of devices to share the chunks.
       checkpoint: folder in which the state is saved, and from which an interrupted run goes on.
+      save_every: least seconds between two saves of the same seeds.
 
     Raises:
       FloatingPointError: if a policy's check of its own numbers failed.
@@ -142,6 +144,7 @@ def run_config(
         "seed_chunk": seed_chunk,
         "devices": devices,
         "checkpoint": checkpoint,
+        "save_every": save_every,
         "progress": progress,
     }
     if config.sweep:

@@ -209,6 +209,7 @@ def compare(
     seed_chunk: int | None = None,
     devices: int | None = None,
     checkpoint: str | os.PathLike | None = None,
+    save_every: float = 10.0,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Study:
     """A study of several policies on one instance; every policy meets the same arrivals, labels and service.
@@ -225,8 +226,9 @@ def compare(
       snapshot: round after which the policies' rules are recorded.
       seed_chunk: most seeds a device runs at once; by default 128, fewer where a learner remembers every round.
       devices: number of this process's devices to share the chunks, by default all; the numbers stay the same.
-      checkpoint: folder in which the state is saved about every ten seconds; the same study called again goes on
-        from there and ends with the same numbers. Remove the folder once the study is saved.
+      checkpoint: folder in which the state is saved; the same study called again goes on from there and ends with
+        the same numbers. Remove the folder once the study is saved.
+      save_every: least seconds between two saves of the same seeds; results are saved as soon as they are there.
       progress: called with (policy, seed-rounds done, seed-rounds in all).
 
     Raises:
@@ -243,6 +245,7 @@ def compare(
         "seed_chunk": seed_chunk,
         "devices": devices,
         "checkpoint": checkpoint,
+        "save_every": save_every,
         "progress": progress,
     }
     if axis is None:
@@ -270,6 +273,7 @@ def sweep(
     seed_chunk: int | None = None,
     devices: int | None = None,
     checkpoint: str | os.PathLike | None = None,
+    save_every: float = 10.0,
     progress: Callable[[str, int, int], None] | None = None,
     axes: Mapping[str, Sequence] | None = None,
 ) -> Study:
@@ -288,8 +292,9 @@ def sweep(
       snapshot: round after which the policies' rules are recorded; the points must then agree in shapes.
       seed_chunk: most seeds a device runs at once; by default 128, fewer where a learner remembers every round.
       devices: number of this process's devices to share the chunks, by default all; the numbers stay the same.
-      checkpoint: folder in which the state is saved about every ten seconds; the same study called again goes on
-        from there and ends with the same numbers. Remove the folder once the study is saved.
+      checkpoint: folder in which the state is saved; the same study called again goes on from there and ends with
+        the same numbers. Remove the folder once the study is saved.
+      save_every: least seconds between two saves of the same seeds; results are saved as soon as they are there.
       progress: called with (policy, seed-rounds done, seed-rounds in all).
       axes: axes of the study, where they should be named otherwise than the grid's.
 
@@ -324,7 +329,7 @@ def sweep(
     if snapshot is not None and len({_static_form(instance) for instance, _ in made}) > 1:
         raise ValueError("snapshot: expected instances of the same shapes at every point of the grid")
     devices = count_devices(devices)
-    manifest = ""
+    folder = None
     if checkpoint is not None:
         numbers = {
             "num_steps": int(num_steps),
@@ -334,6 +339,7 @@ def sweep(
         }
         numbers |= {"snapshot": snapshot, "seed_chunk": seed_chunk, "devices": devices, "system": system.name}
         manifest = open_checkpoint(checkpoint, identify(made, environments, **numbers))
+        folder = Checkpoint(os.fspath(checkpoint), "", manifest, save_every)
     shape = tuple(len(values) for values in grid.values())
     total = len(points) * len(names) * num_seeds * num_steps
     done = 0
@@ -372,9 +378,7 @@ def sweep(
                 snapshot=snapshot,
                 seed_chunk=seed_chunk,
                 devices=devices,
-                checkpoint=None
-                if checkpoint is None
-                else Checkpoint(os.fspath(checkpoint), f"{number}-{group}", manifest),
+                checkpoint=None if folder is None else folder._replace(block=f"{number}-{group}"),
                 progress=report,
                 name=name,
             )
