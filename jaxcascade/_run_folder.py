@@ -46,7 +46,7 @@ def prepare_folder(directory: str, overwrite: bool = False, resume: bool = False
     for name in names:
         if name.startswith(_STAGE):  # of a run that was killed while it wrote its results
             shutil.rmtree(os.path.join(directory, name), ignore_errors=True)
-    if overwrite:
+    if overwrite or not is_begun(checkpoint_folder(directory)):  # without its manifest, half removed
         remove_checkpoint(checkpoint_folder(directory))
     try:
         os.makedirs(directory, exist_ok=True)

@@ -238,13 +238,10 @@ def _ensure_folder(folder: str) -> None:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
         raise OSError(f"{folder}: expected a folder that can be written, got: {error.strerror}") from error
-    if os.listdir(folder):
-        # Left over from a removal that was interrupted, or somebody else's.
-        strange = [name for name in os.listdir(folder) if not name.startswith(("unit-", MANIFEST))]
-        if strange:
-            raise ValueError(f"{folder}: expected a checkpoint or an empty folder, got one with {sorted(strange)[0]!r}")
-        for name in os.listdir(folder):
-            Path(folder, name).unlink(missing_ok=True)
+    # Processes may share the folder, and one of them be further.
+    strange = sorted(name for name in os.listdir(folder) if not name.startswith(("unit-", MANIFEST)))
+    if strange:
+        raise ValueError(f"{folder}: expected a checkpoint or an empty folder, got one with {strange[0]!r}")
 
 
 def _path(checkpoint: Checkpoint, first: int, count: int) -> str:

@@ -16,7 +16,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 SEEDS = "seeds"
 EVERYWHERE = PartitionSpec()
 _MESSAGE_BYTES = 2**20
-_PATIENCE_MS = 7 * 24 * 3600 * 1000
+_POLL_MS = 2000
+_FAILURES = "jaxcascade/failed/"
 _gathered = 0
 
 
@@ -100,6 +101,9 @@ def processes(coordinator: str | None, count: int | None, index: int | None) -> 
         raise ValueError(f"coordinator: expected processes that can be joined, got: {error}") from error
     try:
         yield
+    except BaseException as error:
+        _tell_failure(error)
+        raise
     finally:
         jax.distributed.shutdown()
 
@@ -111,44 +115,57 @@ def gather(work: Callable[[], dict[str, np.ndarray]]) -> list[dict[str, np.ndarr
     shapes everywhere, turn float64 into float32 and give up on a process that takes an hour longer.
 
     Raises:
-      Whatever ``work`` raises here; ValueError, FloatingPointError or OSError if it raised in another process.
+      Whatever ``work`` raises here; OSError if another process failed, here or anywhere inside ``processes``.
     """
     global _gathered
     if jax.process_count() == 1:
         return [work()]
-    from jax._src.distributed import global_state  # JAX has no public way to the store
-
-    client: Any = global_state.client
-    own = jax.process_index()
-    _gathered += 1
-    failure = None
     try:
         arrays = work()
-    except (ValueError, FloatingPointError, OSError) as error:
-        failure, arrays = error, {"error": np.array([type(error).__name__, str(error)])}
+    except Exception as error:
+        _tell_failure(error)
+        raise
+    client, own, key = _store(), jax.process_index(), f"jaxcascade/{_gathered}"
     stream = io.BytesIO()
     np.savez(stream, **arrays)  # type: ignore[arg-type]
     data = stream.getvalue()
     pieces = [data[i : i + _MESSAGE_BYTES] for i in range(0, len(data), _MESSAGE_BYTES)]
-    key = f"jaxcascade/{_gathered}"
     for i, piece in enumerate(pieces):
         client.key_value_set_bytes(f"{key}/{own}/{i}", piece)
     client.key_value_set(f"{key}/{own}/count", str(len(pieces)))
     found = []
     for process in range(jax.process_count()):
-        count = int(client.blocking_key_value_get(f"{key}/{process}/count", _PATIENCE_MS))
-        whole = b"".join(
-            client.blocking_key_value_get_bytes(f"{key}/{process}/{i}", _PATIENCE_MS) for i in range(count)
-        )
+        count = _await_count(client, f"{key}/{process}/count")
+        whole = b"".join(client.blocking_key_value_get_bytes(f"{key}/{process}/{i}", _POLL_MS) for i in range(count))
         with np.load(io.BytesIO(whole), allow_pickle=False) as file:
             found.append({name: file[name] for name in file.files})
-    client.wait_at_barrier(f"{key}/read", _PATIENCE_MS)
-    client.key_value_delete(f"{key}/{own}/")
-    if failure is not None:
-        raise failure
-    for process, table in enumerate(found):
-        if "error" in table:
-            name, message = table["error"].tolist()
-            kinds = {"FloatingPointError": FloatingPointError, "ValueError": ValueError}
-            raise kinds.get(name, OSError)(f"process {process}: {message}")
+    # Whoever gathers now has read what was gathered before.
+    client.key_value_delete(f"jaxcascade/{_gathered - 1}/{own}/")
+    _gathered += 1
     return found
+
+
+def _store() -> Any:
+    from jax._src.distributed import global_state  # JAX has no public way to the store
+
+    return global_state.client
+
+
+def _await_count(client: Any, key: str) -> int:
+    """The number under the key once it is there, however long that takes, unless a process fails."""
+    while True:
+        try:
+            return int(client.blocking_key_value_get(key, _POLL_MS))
+        except jax.errors.JaxRuntimeError as error:
+            if "DEADLINE_EXCEEDED" not in str(error):
+                raise OSError(f"coordinator: expected word from the other processes, got: {error}") from error
+        failures = client.key_value_dir_get(_FAILURES)
+        if failures:
+            raise OSError(failures[0][1])
+
+
+def _tell_failure(error: BaseException) -> None:
+    """Lets the other processes know that this one will not answer."""
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
+        own = jax.process_index()
+        _store().key_value_set(f"{_FAILURES}{own}", f"process {own} failed: {error}", allow_overwrite=True)
