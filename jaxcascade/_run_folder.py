@@ -4,6 +4,7 @@ import json
 import math
 import os
 import platform
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,27 +16,71 @@ from typing import Any
 import jax
 
 from jaxcascade._version import __version__
+from jaxcascade.checkpoint import is_begun, remove_checkpoint
 from jaxcascade.config import Config, as_table
 from jaxcascade.study import Study, load_study
 
 MANIFEST, SUMMARY, CURVES = "manifest.json", "summary.json", "curves.npz"
+CHECKPOINT = ".checkpoint"
+_STAGE = ".jaxcascade-"
 
 
-def prepare_folder(directory: str, overwrite: bool) -> None:
+def prepare_folder(directory: str, overwrite: bool = False, resume: bool = False) -> None:
     """Makes the folder, and a file in it, to be sure that results can be written.
 
+    Args:
+      directory: the folder.
+      overwrite: whether its results may be replaced; a checkpoint in it is then removed.
+      resume: whether a checkpoint in it is to be used.
+
     Raises:
-      ValueError: if it holds files and ``overwrite`` is False.
+      ValueError: if it holds files, unless ``overwrite`` is True, or ``resume`` is and the files are those of a run.
       OSError: if it cannot be written.
     """
-    if not overwrite and os.path.isdir(directory) and os.listdir(directory):
-        raise ValueError(f"{directory}: expected a new or empty folder, got one with files (replace: --overwrite)")
+    names = os.listdir(directory) if os.path.isdir(directory) else []
+    if names and not overwrite and not (resume and {CHECKPOINT, MANIFEST} & set(names)):
+        found, way = "files", "replace: --overwrite"
+        if not resume and is_begun(checkpoint_folder(directory)):
+            found, way = "an unfinished run", "go on: --resume; start again: --overwrite"
+        raise ValueError(f"{directory}: expected a new or empty folder, got one with {found} ({way})")
+    for name in names:
+        if name.startswith(_STAGE):  # of a run that was killed while it wrote its results
+            shutil.rmtree(os.path.join(directory, name), ignore_errors=True)
+    if overwrite or not is_begun(checkpoint_folder(directory)):  # without its manifest, half removed
+        remove_checkpoint(checkpoint_folder(directory))
     try:
         os.makedirs(directory, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
             pass
     except OSError as error:
         raise OSError(f"{directory}: expected a folder that can be written, got: {error.strerror}") from error
+
+
+def checkpoint_folder(directory: str) -> str:
+    """Where a run with results in ``directory`` keeps its state until they are written."""
+    return os.path.join(directory, CHECKPOINT)
+
+
+def finished_run(directory: str, config: Config, float_type: str) -> tuple[Study, dict[str, Any]] | None:
+    """Study and manifest of this very experiment, if the folder holds its results; None if it is still to be run.
+
+    Raises:
+      ValueError: if the folder holds the results of another experiment, or damaged ones.
+    """
+    if is_begun(checkpoint_folder(directory)) or not os.path.exists(os.path.join(directory, MANIFEST)):
+        return None
+    study, manifest = read_results(directory)
+    wanted = {"config": _strict(as_table(config)), "float_type": float_type}
+    for name, value in wanted.items():
+        if manifest.get(name) != value:
+            here, came = value, manifest.get(name)
+            if isinstance(here, dict) and isinstance(came, dict):
+                name, here, came = next(
+                    (k, here.get(k), came.get(k)) for k in here | came if here.get(k) != came.get(k)
+                )
+            path = os.path.join(directory, MANIFEST)
+            raise ValueError(f"{path}: expected {name} = {here!r}, got a finished run with {came!r} (--overwrite)")
+    return study, manifest
 
 
 def describe_run(config: Config, study: Study, wall_seconds: float) -> dict[str, Any]:
@@ -61,6 +106,8 @@ def describe_run(config: Config, study: Study, wall_seconds: float) -> dict[str,
 def write_results(directory: str, study: Study, manifest: dict[str, Any]) -> None:
     """Puts study, summary and manifest into the folder, in place of those of an earlier run and its figures.
 
+    The run's checkpoint is removed.
+
     Raises:
       OSError: if they cannot be written; those of the earlier run are then still there.
     """
@@ -71,6 +118,7 @@ def write_results(directory: str, study: Study, manifest: dict[str, Any]) -> Non
         _write_json(os.path.join(stage, MANIFEST), manifest)
         for name in (CURVES, SUMMARY, MANIFEST):
             os.replace(os.path.join(stage, name), os.path.join(directory, name))
+    remove_checkpoint(checkpoint_folder(directory))
     for name in stale:
         if os.path.isfile(os.path.join(directory, name)):
             os.remove(os.path.join(directory, name))
@@ -129,7 +177,7 @@ def draw(study: Study, figures: list[dict[str, Any]], directory: str, title: str
 @contextmanager
 def _staged(directory: str) -> Iterator[str]:
     # Beside the results, so that a rename puts each of them in place at once.
-    with tempfile.TemporaryDirectory(dir=directory, prefix=".jaxcascade-") as stage:
+    with tempfile.TemporaryDirectory(dir=directory, prefix=_STAGE) as stage:
         yield stage
 
 

@@ -7,6 +7,7 @@ the arguments have been read.
 import argparse
 import os
 import re
+import shlex
 import shutil
 import sys
 import tempfile
@@ -37,10 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         warnings.showwarning = _show_warning
         try:
             arguments = _parser().parse_args(argv)
+            arguments.argv = list(sys.argv[1:] if argv is None else argv)
             arguments.command(arguments)
             sys.stdout.flush()
-        except KeyboardInterrupt:
-            print("jaxcascade: interrupted", file=sys.stderr, flush=True)
+        except KeyboardInterrupt as interrupt:
+            print("jaxcascade: interrupted", *interrupt.args, file=sys.stderr, flush=True)
             if argv is None:  # as a program: XLA's threads go on, and crash an interpreter that shuts down
                 os._exit(_INTERRUPTED)
             return _INTERRUPTED
@@ -72,7 +74,9 @@ def _parser():
     run.add_argument("--steps", metavar="T", type=int, help="horizon, instead of num_steps")
     run.add_argument("--seed", metavar="S", type=int, help="number from which all randomness derives")
     run.add_argument("--quick", action="store_true", help="take the values of the table [quick]")
-    run.add_argument("--overwrite", action="store_true", help="replace the results of an earlier run in DIR")
+    again = run.add_mutually_exclusive_group()
+    again.add_argument("--overwrite", action="store_true", help="replace the results of an earlier run in DIR")
+    again.add_argument("--resume", action="store_true", help="go on with an interrupted run in DIR, or start one")
     run.add_argument("--quiet", action="store_true", help="no progress and no tables")
     run.add_argument("--x64", action="store_true", help="compute in 64-bit floats")
     run.add_argument(
@@ -83,6 +87,15 @@ def _parser():
         type=_setting,
         help="put a TOML value in place of the file's, as in --set instance.gap=0.04; may be repeated",
     )
+    run.add_argument("--save-every", metavar="SECONDS", type=float, default=10.0, help="least time between two saves")
+    shares = run.add_argument_group("many cores, devices and hosts", "the numbers are the same, bit for bit")
+    shares.add_argument("--devices", metavar="N", type=int, help="devices to use; splits a CPU into as many")
+    shares.add_argument("--seed-chunk", metavar="N", type=int, help="most seeds a device runs at once")
+    shares.add_argument(
+        "--coordinator", metavar="HOST:PORT", help="of process 0 of several, or auto: ask the cluster (Slurm, ...)"
+    )
+    shares.add_argument("--num-processes", metavar="N", type=int, help="number of processes")
+    shares.add_argument("--process-id", metavar="I", type=int, help="number of this process, from 0")
     run.set_defaults(command=_run)
 
     listing = commands.add_parser("list", help="systems, instances, policies, metrics and shipped logs")
@@ -107,39 +120,96 @@ def _parser():
 def _run(arguments):
     import jax
 
+    from jaxcascade.devices import processes, set_cpu_devices
+
     before = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
     jax.config.update("jax_enable_x64", before or arguments.x64)
     try:
-        _run_experiment(arguments)
+        if arguments.devices is not None:
+            set_cpu_devices(arguments.devices)
+        with processes(arguments.coordinator, arguments.num_processes, arguments.process_id):
+            _run_experiment(arguments)
     finally:  # a caller from Python keeps its own setting
         jax.config.update("jax_enable_x64", before)
 
 
 def _run_experiment(arguments):
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
     from jaxcascade import _run_folder as folder
-    from jaxcascade import _tables as tables
-    from jaxcascade.config import load_config, paper_table, run_config
+    from jaxcascade.config import load_config, run_config
+    from jaxcascade.devices import gather
 
     flags = {"num_seeds": arguments.seeds, "num_steps": arguments.steps, "seed": arguments.seed}
     overrides = dict(arguments.set) | {key: value for key, value in flags.items() if value is not None}
     config = load_config(arguments.config, overrides=overrides, quick=arguments.quick)
-    folder.prepare_folder(arguments.out, arguments.overwrite)
+    first, out = jax.process_index() == 0, arguments.out
+    finished = []
+
+    def prepare():
+        if first:
+            folder.prepare_folder(out, arguments.overwrite, arguments.resume)
+        if first and arguments.resume:
+            finished.append(folder.finished_run(out, config, str(jnp.result_type(float))))
+        return {"finished": np.array(any(finished))}
+
+    # Process 0 looks after the folder, which the others may share or not; all end together.
+    if bool(gather(prepare)[0]["finished"]):
+        for study, manifest in finished:
+            _say_finished(arguments, config, study, manifest)
+        return
     clock = time.perf_counter()
-    with _progress(sys.stderr.isatty() and not arguments.quiet) as progress:
-        study = run_config(config, progress)
-    manifest = folder.describe_run(config, study, time.perf_counter() - clock)
-    folder.write_results(arguments.out, study, manifest)
+    try:
+        with _progress(first and sys.stderr.isatty() and not arguments.quiet) as progress:
+            study = run_config(
+                config,
+                progress,
+                seed_chunk=arguments.seed_chunk,
+                devices=arguments.devices,
+                checkpoint=folder.checkpoint_folder(out),
+                save_every=arguments.save_every,
+            )
+    except KeyboardInterrupt:
+        words = [word for word in arguments.argv if word not in ("--overwrite", "--resume")]
+        raise KeyboardInterrupt(f"(go on with: jaxcascade {shlex.join(words)} --resume)") from None
+    if first:
+        manifest = folder.describe_run(config, study, time.perf_counter() - clock)
+        folder.write_results(out, study, manifest)
+        _show_results(arguments, config, study)
+        _draw_figures(arguments, config, study, manifest)
+
+
+def _say_finished(arguments, config, study, manifest):
+    """What there is left to do for a run that is finished: figures, if it was killed before they were drawn."""
+    if not manifest["figures"]:
+        _draw_figures(arguments, config, study, manifest)
     if not arguments.quiet:
-        rows = paper_table(config, study)
-        print(f"{config.title or os.path.basename(config.path)}: round {study.steps[-1]}, {study.num_seeds} seeds\n")
-        print(tables.results_table(study))
-        if config.baseline is not None:
-            print(f"\nminus {config.baseline}, paired by seed\n\n{tables.paired_table(study, config.baseline)}")
-        if rows:
-            print(f"\nbeside the published numbers\n\n{tables.paper_rows(rows)}")
-        if rows and not config.comparable:
-            print("\nno z: horizon, instance or policies are not those of the file")
-        sys.stdout.flush()
+        print(f"{arguments.out}: the run is finished (again: --overwrite)")
+
+
+def _show_results(arguments, config, study):
+    from jaxcascade import _tables as tables
+    from jaxcascade.config import paper_table
+
+    if arguments.quiet:
+        return
+    rows = paper_table(config, study)
+    print(f"{config.title or os.path.basename(config.path)}: round {study.steps[-1]}, {study.num_seeds} seeds\n")
+    print(tables.results_table(study))
+    if config.baseline is not None:
+        print(f"\nminus {config.baseline}, paired by seed\n\n{tables.paired_table(study, config.baseline)}")
+    if rows:
+        print(f"\nbeside the published numbers\n\n{tables.paper_rows(rows)}")
+    if rows and not config.comparable:
+        print("\nno z: horizon, instance or policies are not those of the file")
+    sys.stdout.flush()
+
+
+def _draw_figures(arguments, config, study, manifest):
+    from jaxcascade import _run_folder as folder
+
     try:
         paths = folder.draw_figures(arguments.out, study, config.figures, manifest)
     except Exception as error:  # whatever it is, the numbers are safe, and that is what counts here

@@ -113,15 +113,29 @@ def load_config(path: str | os.PathLike, *, overrides: Mapping[str, Any] | None 
     return config
 
 
-def run_config(config: Config, progress: Callable[[str, int, int], None] | None = None) -> Study:
+def run_config(
+    config: Config,
+    progress: Callable[[str, int, int], None] | None = None,
+    *,
+    seed_chunk: int | None = None,
+    devices: int | None = None,
+    checkpoint: str | os.PathLike | None = None,
+    save_every: float = 10.0,
+) -> Study:
     """The study that the experiment describes.
 
     Args:
       config: the experiment.
       progress: called with (policy, seed-rounds done, seed-rounds in all).
+      seed_chunk: most seeds a device runs at once, as for ``compare``.
+      devices: number of devices to share the chunks.
+      checkpoint: folder in which the state is saved, and from which an interrupted run goes on.
+      save_every: least seconds between two saves of the same seeds.
 
     Raises:
       FloatingPointError: if a policy's check of its own numbers failed.
+      ValueError: if the checkpoint is damaged or of another run, or there are fewer devices.
+      OSError: if the checkpoint cannot be written.
     """
     options: dict[str, Any] = {
         "num_steps": config.num_steps,
@@ -129,6 +143,10 @@ def run_config(config: Config, progress: Callable[[str, int, int], None] | None 
         "seed": config.seed,
         "record": config.record,
         "snapshot": config.snapshot,
+        "seed_chunk": seed_chunk,
+        "devices": devices,
+        "checkpoint": checkpoint,
+        "save_every": save_every,
         "progress": progress,
     }
     if config.sweep:

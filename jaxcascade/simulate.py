@@ -1,4 +1,7 @@
-"""The runner: scan over rounds, vmap over seeds, chunks of both. The only place that loops over time."""
+"""The runner: chunks of seeds and of rounds, over devices and processes, saved as they go.
+
+With ``_programs`` it is the only place that loops over time.
+"""
 
 import math
 import time
@@ -10,14 +13,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import Mesh, PartitionSpec
 
-from jaxcascade.core import NOW, SUM, Environment, Policy, hide, is_concrete, system_of, with_float_type
+from jaxcascade._programs import (
+    _advance_batch,
+    _audit,
+    _audit_batch,
+    _init,
+    _init_batch,
+    _inspect_batch,
+    _rounds,
+    _setup,
+    _setup_batch,
+    seed_keys,
+)
+from jaxcascade.checkpoint import Checkpoint, Unit, load_unit, pack, restore, save_unit, unpack
+from jaxcascade.core import NOW, SUM, Environment, Policy, is_concrete, system_of, with_float_type
+from jaxcascade.devices import EVERYWHERE, SEEDS, by_seeds, count_devices, gather, parts, place, seed_mesh
 
 # Sums inside a block are in the default float type; blocks are added up in float64 on the host.
 _BLOCK_ROUNDS = 10_000
 _SEED_CHUNK = 128
-# Random numbers of so many rounds are drawn at once: a call costs more than the numbers it returns.
-_DRAWN_ROUNDS = 16
 # A learner that remembers much has up to megabytes a seed: few seeds at once then fit the cache, which is faster
 # (maximum likelihood of queueing: 29 microseconds against 48) and takes less memory.
 _CACHE_BYTES = 4 * 2**20
@@ -72,16 +88,6 @@ def record_steps(record: int | list[int] | np.ndarray, num_steps: int) -> np.nda
     if steps.size == 0 or steps.dtype.kind not in "iu" or steps[0] < 1 or steps[-1] > num_steps:
         raise ValueError(f"record: expected rounds within 1..{num_steps}, got {record!r}")
     return steps.astype(np.int64)
-
-
-def seed_keys(key: jax.Array, seeds: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Keys of the environment's and the policy's streams, each ``[S]``, for the seed numbers ``[S]``.
-
-    A seed's stream depends on the key and its own number only, so more seeds leave the others as they were.
-    """
-    environment_key, policy_key = jax.random.fold_in(key, 0), jax.random.fold_in(key, 1)
-    fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
-    return fold(environment_key, seeds), fold(policy_key, seeds)
 
 
 def simulate(
@@ -166,108 +172,26 @@ def _simulate(environment, policy, instance, params, key, num_steps, num_seeds, 
     return metrics, memory, _audit(environment, policy, models, memory, num_seeds)
 
 
-def _setup(environment, policy, instance, params, num_steps):
-    view = hide(instance, policy.hidden)
-    return environment.setup(instance, num_steps), policy.setup(params, view, num_steps)
+class _Job(NamedTuple):
+    """What all units of a block have in common; a unit is a chunk of seeds for every device of the mesh."""
 
+    environment: Environment
+    policy: Policy
+    batched: bool
+    models: Any
+    chunk: int
+    mesh: Mesh | None
+    seed: int
+    stops: list[int]
+    recorded: frozenset[int]
+    snapshot: int | None
+    checkpoint: Checkpoint | None
+    progress: Callable[[int], None]
+    name: str
 
-def _init(environment, policy, models, num_seeds):
-    state = (environment.init(models[0]), policy.init(models[1]))
-    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (num_seeds, *jnp.shape(leaf))), state)
-
-
-def _rounds(environment, policy, models, keys, carry, start, stop):
-    """Rounds ``start..stop`` for every seed: the new carry and each metric's sum (or last value) over them."""
-    environment_model, policy_model = models
-    kinds = dict(environment.metrics)
-
-    def drawn(t, environment_key, policy_key):
-        noise = environment.noise(jax.random.fold_in(environment_key, t), environment_model)
-        key = jax.random.fold_in(policy_key, t)
-        return noise, key if policy.draw is None else policy.draw(policy_model, key)
-
-    def one_round(t, noise, draws, state, memory, totals):
-        observation = environment.observe(environment_model, state, noise, t)
-        action, memory = policy.act(policy_model, memory, draws, t, observation)
-        state, feedback, metrics = environment.step(environment_model, state, action, noise, t)
-        memory = policy.update(policy_model, memory, t, observation, action, feedback)
-        totals = {name: metrics[name] if kind == NOW else totals[name] + metrics[name] for name, kind in kinds.items()}
-        return state, memory, totals
-
-    every_seed = jax.vmap(drawn, in_axes=(None, 0, 0))
-    some_rounds = jax.vmap(every_seed, in_axes=(0, None, None))
-    play_all = jax.vmap(one_round, in_axes=(None, 0, 0, 0, 0, 0))
-    one = jax.eval_shape(every_seed, jnp.int32(1), *keys)
-    totals = jax.eval_shape(play_all, jnp.int32(1), *one, *carry, _zero_totals(kinds, keys[0].shape[0]))[2]
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), totals)
-
-    def block(i, state):
-        first = start + i * _DRAWN_ROUNDS
-        drawn_now = some_rounds(first + jnp.arange(_DRAWN_ROUNDS, dtype=jnp.int32), *keys)
-
-        def body(t, state):
-            here = jax.tree.map(lambda leaf: leaf[t - first], drawn_now)
-            return play_all(t, *here, *state)
-
-        return lax.fori_loop(first, jnp.minimum(first + _DRAWN_ROUNDS, stop + 1), body, state)
-
-    blocks = (stop - start + _DRAWN_ROUNDS) // _DRAWN_ROUNDS
-    state, memory, totals = lax.fori_loop(0, blocks, block, (*carry, zeros))
-    return (state, memory), totals
-
-
-def _zero_totals(kinds, num_seeds):
-    # Weakly typed zeros take the type of the metric that is added to them.
-    return {name: jax.ShapeDtypeStruct((num_seeds,), jnp.int32, weak_type=True) for name in kinds}
-
-
-def _audit(environment, policy, models, memory, num_seeds):
-    claims = environment.audit(models[0]) if environment.audit else {}
-    if policy.audit:
-        claims = claims | jax.vmap(policy.audit, in_axes=(None, 0), axis_size=num_seeds)(models[1], memory)
-    return claims
-
-
-def _setup_batch(environment, policy, batched, instance, params, num_steps):
-    program = _setup_static if policy.static_horizon else _setup_traced
-    return program(environment, policy, batched, instance, params, num_steps)
-
-
-def _setup_models(environment, policy, batched, instance, params, num_steps):
-    one = partial(_setup, environment, policy, num_steps=num_steps)
-    return jax.vmap(one)(instance, params) if batched else one(instance, params)
-
-
-_setup_traced = jax.jit(_setup_models, static_argnames=("environment", "policy", "batched"))
-_setup_static = jax.jit(_setup_models, static_argnames=("environment", "policy", "batched", "num_steps"))
-
-
-@partial(jax.jit, static_argnames=("environment", "policy", "batched", "num_seeds"))
-def _init_batch(environment, policy, batched, num_seeds, models):
-    one = partial(_init, environment, policy, num_seeds=num_seeds)
-    return jax.vmap(one)(models) if batched else one(models)
-
-
-@partial(jax.jit, static_argnames=("environment", "policy", "batched"))
-def _advance_batch(environment, policy, batched, models, keys, carry, start, stop):
-    def one(models, carry):
-        return _rounds(environment, policy, models, keys, carry, start, stop)
-
-    return jax.vmap(one)(models, carry) if batched else one(models, carry)
-
-
-@partial(jax.jit, static_argnames=("environment", "policy", "batched", "num_seeds"))
-def _audit_batch(environment, policy, batched, num_seeds, models, memory):
-    one = partial(_audit, environment, policy, num_seeds=num_seeds)
-    return jax.vmap(one)(models, memory) if batched else one(models, memory)
-
-
-@partial(jax.jit, static_argnames=("policy", "batched", "num_seeds"))
-def _inspect_batch(policy, batched, num_seeds, models, memory, t):
-    def one(models, memory):
-        return jax.vmap(policy.inspect, in_axes=(None, 0, None), axis_size=num_seeds)(models[1], memory, t)
-
-    return jax.vmap(one)(models, memory) if batched else one(models, memory)
+    @property
+    def width(self) -> int:
+        return self.chunk * (1 if self.mesh is None else self.mesh.size)
 
 
 def run_block(
@@ -283,10 +207,15 @@ def run_block(
     steps: np.ndarray,
     snapshot: int | None = None,
     seed_chunk: int | None = None,
+    devices: int | None = None,
+    checkpoint: Checkpoint | None = None,
     progress: Callable[[int], None] | None = None,
     name: str = "policy",
 ) -> Block:
     """Numbers of one policy on a batch of instances, chunk by chunk of seeds and rounds, sums in float64.
+
+    Every device runs a chunk of seeds at a time, and the processes take turns at what the devices run at a time.
+    The numbers depend on the chunks, not on how many devices or processes share them.
 
     Args:
       environment: the environment.
@@ -299,66 +228,130 @@ def run_block(
       num_seeds: number of seeds.
       steps: ``[R]`` rounds to record.
       snapshot: round after which ``policy.inspect`` is recorded.
-      seed_chunk: most seeds at once (times ``batch``), by default 128, or as many as keep what the scan
-        carries below 4 MiB, at least one.
+      seed_chunk: most seeds at once on a device (times ``batch``), by default 128, or as many as keep what the
+        scan carries below 4 MiB, at least one.
+      devices: number of this process's devices to use, by default all.
+      checkpoint: where the state is saved, and found after an interruption.
       progress: called with the number of seed-rounds done since the last call.
       name: the policy's name, for error messages.
 
     Raises:
       FloatingPointError: if an audit of the policy or the environment failed; the message has the numbers.
+      ValueError: if there are fewer devices, or a file of the checkpoint is damaged.
+      OSError: if the state cannot be saved.
     """
     batched, copies = batch > 0, max(batch, 1)
     policy = policy._replace(params=None)
-    stops = _stops(steps, num_steps, snapshot)
-    kinds = dict(environment.metrics)
     clock = time.perf_counter()
     models = _setup_batch(environment, policy, batched, with_float_type(instance), with_float_type(params), num_steps)
-    compile_seconds, run_seconds = time.perf_counter() - clock, 0.0
+    setup_seconds = time.perf_counter() - clock
     if seed_chunk is None:
         one_seed = jax.eval_shape(partial(_init_batch, environment, policy, batched, 1), models)
         size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(one_seed))
         seed_chunk = min(_SEED_CHUNK, copies * (_CACHE_BYTES // max(size, 1)))
     chunks = math.ceil(num_seeds / max(seed_chunk // copies, 1))
-    chunk = math.ceil(num_seeds / chunks)
-    pieces: list[dict[str, np.ndarray]] = []
-    snapshots: list[dict[str, np.ndarray]] = []
-    growths = 0  # a chunk starts with the buffers that the last one came to need
-    for first in range(0, num_seeds, chunk):
-        keys = seed_keys(jax.random.key(seed), jnp.arange(first, first + chunk))
-        carry = _init_batch(environment, policy, batched, chunk, models)
-        for _ in range(growths):
-            carry = _grown(environment, carry)
-        advance = partial(_advance_batch, environment, policy, batched, models, keys)
-        compile_seconds += _compile(advance, carry)
-        clock = time.perf_counter()
-        done, totals, records, growing = 0, None, [], []
-        if policy.calibration:
-            carry, _ = _advance_growing(environment, advance, carry, 1 - policy.calibration, 0, growing)
-        for stop in stops:
-            carry, block = _advance_growing(environment, advance, carry, done + 1, stop, growing)
-            totals = _add(totals, jax.device_get(block), kinds)
-            if progress:
-                progress((int(stop) - done) * chunk * copies)
-            done = int(stop)
-            if done in steps:
-                records.append({k: v / done if kinds[k] == "mean" else v for k, v in totals.items()})
-            if done == snapshot and policy.inspect:
-                snapshots.append(
-                    jax.device_get(_inspect_batch(policy, batched, chunk, models, carry[1], np.int32(done)))
-                )
-        run_seconds += time.perf_counter() - clock - sum(growing)
-        compile_seconds += sum(growing)
-        growths += len(growing)
-        _raise_on_failed_audit(
-            name, jax.device_get(_audit_batch(environment, policy, batched, chunk, models, carry[1]))
-        )
-        pieces.append({k: np.stack([r[k] for r in records], axis=-1) for k in kinds})
+    mesh = seed_mesh(min(count_devices(devices), chunks))
+    job = _Job(
+        environment,
+        policy,
+        batched,
+        place(models, mesh, EVERYWHERE),
+        math.ceil(num_seeds / chunks),
+        mesh,
+        seed,
+        _stops(steps, num_steps, snapshot),
+        frozenset(steps.tolist()),
+        snapshot,
+        checkpoint,
+        lambda seed_rounds: progress(seed_rounds * copies) if progress else None,
+        name,
+    )
+    firsts = range(0, num_seeds, job.width)
 
-    def join(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-        whole = {k: np.concatenate([part[k] for part in parts], axis=int(batched)) for k in parts[0]} if parts else {}
+    def work() -> dict[str, np.ndarray]:
+        units, growths = {}, 0  # seeds start with the buffers that the last ones came to need
+        for first in firsts[jax.process_index() :: jax.process_count()]:
+            units[first] = _run_unit(job, first, growths)
+            growths = units[first].growths
+        return {f"{first}/{key}": array for first, unit in units.items() for key, array in pack(unit).items()}
+
+    found: dict[int, dict[str, np.ndarray]] = {first: {} for first in firsts}
+    seconds = []
+    for table in gather(work):
+        for key, array in table.items():
+            first, _, rest = key.partition("/")
+            found[int(first)][rest] = array
+        times = [
+            [table[f"{first}/at/{kind}_seconds"] for first in firsts if f"{first}/at/done" in table]
+            for kind in ("compile", "run")
+        ]
+        seconds.append([float(sum(kind)) for kind in times])
+    units = [unpack(found[first]) for first in firsts]
+
+    def join(tables: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        whole = {k: np.concatenate([table[k] for table in tables], axis=int(batched)) for k in tables[0]}
         return {k: (v if batched else v[None])[:, :num_seeds] for k, v in whole.items()}
 
-    return Block(join(pieces), join(snapshots), compile_seconds, run_seconds)
+    compile_seconds, run_seconds = np.max(seconds, axis=0)
+    metrics, rules = join([unit.records for unit in units]), join([unit.snapshot for unit in units])
+    return Block(metrics, rules, setup_seconds + float(compile_seconds), float(run_seconds))
+
+
+def _run_unit(job: _Job, first: int, growths: int) -> Unit:
+    """The numbers of the seeds ``first .. first + width - 1``, from the last state saved on."""
+    saved = load_unit(job.checkpoint, first, job.width) if job.checkpoint else None
+    if saved is not None:
+        job.progress(saved.done * job.width)
+        if saved.carry is None:
+            return saved
+    unit = saved or Unit(0, growths, None, {}, {}, {}, 0.0, 0.0)
+    carry = _init_batch(job.environment, job.policy, job.batched, job.width, job.models)
+    for _ in range(unit.growths):
+        carry = _grown(job.environment, carry)
+    carry = place(carry if saved is None else restore(carry, saved.carry), job.mesh, by_seeds(job.batched))
+    keys = seed_keys(jax.random.key(job.seed), jnp.arange(first, first + job.width))
+    keys = place(keys, job.mesh, PartitionSpec(SEEDS))
+    advance = partial(_advance_batch, job.environment, job.policy, job.batched, job.models, keys, mesh=job.mesh)
+    seconds = _compile(advance, carry)
+    unit = unit._replace(carry=carry, compile_seconds=unit.compile_seconds + seconds)
+    if job.policy.calibration and not unit.done:
+        unit, _ = _advance_growing(job, advance, unit, 1 - job.policy.calibration, 0)
+    written = time.monotonic()
+    try:
+        for stop in job.stops:
+            if stop > unit.done:
+                unit = _to_stop(job, advance, unit, stop)
+                if job.checkpoint and time.monotonic() - written > job.checkpoint.seconds:
+                    save_unit(job.checkpoint, first, job.width, unit)
+                    written = time.monotonic()
+    except KeyboardInterrupt:
+        if job.checkpoint and unit.done:
+            save_unit(job.checkpoint, first, job.width, unit)
+        raise
+    audit = partial(_audit_batch, job.environment, job.policy, job.batched, job.chunk)
+    _raise_on_failed_audit(job.name, jax.device_get(audit(job.models, unit.carry[1], mesh=job.mesh)))
+    unit = unit._replace(carry=None, totals={})
+    if job.checkpoint:
+        save_unit(job.checkpoint, first, job.width, unit)
+    return unit
+
+
+def _to_stop(job: _Job, advance: Callable, unit: Unit, stop: int) -> Unit:
+    """The unit after round ``stop``, with that round's records."""
+    kinds = dict(job.environment.metrics)
+    before = unit.done
+    unit, sums = _advance_growing(job, advance, unit, before + 1, stop)
+    totals = _add(unit.totals, sums, kinds)
+    unit = unit._replace(done=stop, totals=totals)
+    if stop in job.recorded:
+        now = {k: (v / stop if kinds[k] == "mean" else v)[..., None] for k, v in totals.items()}
+        earlier = unit.records
+        unit = unit._replace(records={k: np.concatenate([earlier[k], v], -1) if earlier else v for k, v in now.items()})
+    if stop == job.snapshot and job.policy.inspect:
+        inspect = partial(_inspect_batch, job.policy, job.batched, job.chunk, mesh=job.mesh)
+        unit = unit._replace(snapshot=jax.device_get(inspect(job.models, unit.carry[1], np.int32(stop))))
+    job.progress((stop - before) * job.width)
+    return unit
 
 
 def _compile(advance, carry):
@@ -368,17 +361,22 @@ def _compile(advance, carry):
     return time.perf_counter() - clock
 
 
-def _advance_growing(environment, advance, carry, start, stop, growing):
-    """The rounds ``start..stop``, repeated with larger buffers for as long as one was too small.
-
-    Appends to ``growing`` the time that each larger size took to compile.
-    """
+def _advance_growing(job, advance, unit, start, stop):
+    """The unit after the rounds ``start..stop`` and their sums; repeated with larger buffers while one is too small."""
+    clock, environment = time.perf_counter(), job.environment
+    carry, growths, growing = unit.carry, unit.growths, 0.0
     while True:
-        after, block = advance(carry, np.int32(start), np.int32(stop))
-        if environment.overflowed is None or not bool(jnp.any(environment.overflowed(after[0]))):
-            return after, block
-        carry = _grown(environment, carry)
-        growing.append(_compile(advance, carry))
+        after, sums = advance(carry, np.int32(start), np.int32(stop))
+        # Device by device: a reduction over all of them would make them wait for each other.
+        if environment.overflowed is None or not any(
+            np.any(environment.overflowed(state)) for state in parts(after[0], job.mesh)
+        ):
+            break
+        carry = place(_grown(environment, carry), job.mesh, by_seeds(job.batched))
+        growths, growing = growths + 1, growing + _compile(advance, carry)
+    sums = jax.device_get(sums)
+    unit = unit._replace(carry=after, growths=growths, compile_seconds=unit.compile_seconds + growing)
+    return unit._replace(run_seconds=unit.run_seconds + time.perf_counter() - clock - growing), sums
 
 
 def _grown(environment, carry):
@@ -395,7 +393,7 @@ def _stops(steps, num_steps, snapshot):
 
 def _add(totals, block, kinds):
     block = {name: np.asarray(value, np.float64) for name, value in block.items()}
-    if totals is None:
+    if not totals:
         return block
     return {name: value if kinds[name] == NOW else totals[name] + value for name, value in block.items()}
 

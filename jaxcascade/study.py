@@ -13,8 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxcascade._identity import identify
 from jaxcascade.arrays import read_npz, write_npz
+from jaxcascade.checkpoint import Checkpoint, open_checkpoint
 from jaxcascade.core import Policy, choose, get_system, system_of
+from jaxcascade.devices import count_devices
 from jaxcascade.simulate import prepare, record_steps, run_block
 
 _NORMAL_95 = 1.959963984540054
@@ -204,6 +207,9 @@ def compare(
     axis: tuple[str, Sequence] | None = None,
     snapshot: int | None = None,
     seed_chunk: int | None = None,
+    devices: int | None = None,
+    checkpoint: str | os.PathLike | None = None,
+    save_every: float = 10.0,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Study:
     """A study of several policies on one instance; every policy meets the same arrivals, labels and service.
@@ -218,12 +224,17 @@ def compare(
       axis: ``(name, values)`` if the instance's leaves carry a leading axis, one entry per value; the whole
         batch runs in one program.
       snapshot: round after which the policies' rules are recorded.
-      seed_chunk: most seeds to run at once; by default 128, fewer where a learner remembers every round.
+      seed_chunk: most seeds a device runs at once; by default 128, fewer where a learner remembers every round.
+      devices: number of this process's devices to share the chunks, by default all; the numbers stay the same.
+      checkpoint: folder in which the state is saved; the same study called again goes on from there and ends with
+        the same numbers. Remove the folder once the study is saved.
+      save_every: least seconds between two saves of the same seeds; results are saved as soon as they are there.
       progress: called with (policy, seed-rounds done, seed-rounds in all).
 
     Raises:
-      ValueError: on impossible arguments, before anything is run.
+      ValueError: on impossible arguments, before anything is run, or a checkpoint that is damaged or of another study.
       FloatingPointError: if a policy's check of its own numbers failed.
+      OSError: if the checkpoint cannot be written.
     """
     options: dict[str, Any] = {
         "num_steps": num_steps,
@@ -232,6 +243,9 @@ def compare(
         "record": record,
         "snapshot": snapshot,
         "seed_chunk": seed_chunk,
+        "devices": devices,
+        "checkpoint": checkpoint,
+        "save_every": save_every,
         "progress": progress,
     }
     if axis is None:
@@ -257,6 +271,9 @@ def sweep(
     record: int | Sequence[int] = 50,
     snapshot: int | None = None,
     seed_chunk: int | None = None,
+    devices: int | None = None,
+    checkpoint: str | os.PathLike | None = None,
+    save_every: float = 10.0,
     progress: Callable[[str, int, int], None] | None = None,
     axes: Mapping[str, Sequence] | None = None,
 ) -> Study:
@@ -273,13 +290,18 @@ def sweep(
       seed: number from which every random stream derives.
       record: how many evenly spaced rounds to record, or the rounds themselves.
       snapshot: round after which the policies' rules are recorded; the points must then agree in shapes.
-      seed_chunk: most seeds to run at once; by default 128, fewer where a learner remembers every round.
+      seed_chunk: most seeds a device runs at once; by default 128, fewer where a learner remembers every round.
+      devices: number of this process's devices to share the chunks, by default all; the numbers stay the same.
+      checkpoint: folder in which the state is saved; the same study called again goes on from there and ends with
+        the same numbers. Remove the folder once the study is saved.
+      save_every: least seconds between two saves of the same seeds; results are saved as soon as they are there.
       progress: called with (policy, seed-rounds done, seed-rounds in all).
       axes: axes of the study, where they should be named otherwise than the grid's.
 
     Raises:
-      ValueError: on impossible arguments, before anything is run.
+      ValueError: on impossible arguments, before anything is run, or a checkpoint that is damaged or of another study.
       FloatingPointError: if a policy's check of its own numbers failed.
+      OSError: if the checkpoint cannot be written.
     """
     if isinstance(num_seeds, bool) or not isinstance(num_seeds, (int, np.integer)) or num_seeds < 1:
         raise ValueError(f"num_seeds: expected a whole number >= 1, got {num_seeds!r}")
@@ -306,16 +328,28 @@ def sweep(
 
     if snapshot is not None and len({_static_form(instance) for instance, _ in made}) > 1:
         raise ValueError("snapshot: expected instances of the same shapes at every point of the grid")
+    devices = count_devices(devices)
+    folder = None
+    if checkpoint is not None:
+        numbers = {
+            "num_steps": int(num_steps),
+            "num_seeds": int(num_seeds),
+            "seed": int(seed),
+            "record": steps.tolist(),
+        }
+        numbers |= {"snapshot": snapshot, "seed_chunk": seed_chunk, "devices": devices, "system": system.name}
+        manifest = open_checkpoint(checkpoint, identify(made, environments, **numbers))
+        folder = Checkpoint(os.fspath(checkpoint), "", manifest, save_every)
     shape = tuple(len(values) for values in grid.values())
     total = len(points) * len(names) * num_seeds * num_steps
     done = 0
     curves: dict[str, dict[str, np.ndarray]] = {name: {} for name in names}
     snapshots: dict[str, dict[str, np.ndarray]] = {}
     times: dict[str, dict[str, float]] = {}
-    for name in names:
+    for number, name in enumerate(names):
         found: list = [None] * len(points)
         times[name] = {"compile_seconds": 0.0, "run_seconds": 0.0}
-        for members in _groups(made, environments, name):
+        for group, members in enumerate(_groups(made, environments, name)):
             batch = len(members) if len(points) > 1 else 0
             instance, params = (
                 jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees) if batch else trees[0]
@@ -343,6 +377,8 @@ def sweep(
                 steps=steps,
                 snapshot=snapshot,
                 seed_chunk=seed_chunk,
+                devices=devices,
+                checkpoint=None if folder is None else folder._replace(block=f"{number}-{group}"),
                 progress=report,
                 name=name,
             )

@@ -166,7 +166,7 @@ def test_a_quick_run_has_no_z(write, drawn, tmp_path, capsys):
 def test_a_log_is_given_as_a_bare_path(write, drawn, finished, tmp_path, monkeypatch):
     asked = []
 
-    def run(config, progress):
+    def run(config, progress, **options):
         asked.append(config)
         return jc.load_study(finished / "curves.npz")
 
@@ -263,13 +263,14 @@ def test_a_failing_write_leaves_the_earlier_results(write, finished, tmp_path, m
 
 
 def test_an_interrupt_is_one_line(write, tmp_path, monkeypatch, capsys):
-    def interrupt(*arguments):
+    def interrupt(*arguments, **options):
         raise KeyboardInterrupt
 
     arguments = ["run", write(TOML), "--out", str(tmp_path / "out")]
     monkeypatch.setattr(config, "run_config", interrupt)
     assert main(arguments) == 130
-    assert capsys.readouterr().err == "jaxcascade: interrupted\n"
+    way = f"jaxcascade run {arguments[1]} --out {arguments[3]} --resume"
+    assert capsys.readouterr().err == f"jaxcascade: interrupted (go on with: {way})\n"
     # A program must not wait for, or be brought down by, what XLA still computes.
     left = []
     monkeypatch.setattr(os, "_exit", left.append)
@@ -279,7 +280,7 @@ def test_an_interrupt_is_one_line(write, tmp_path, monkeypatch, capsys):
 
 
 def test_a_failed_audit_is_one_line(write, tmp_path, monkeypatch, capsys):
-    def fail(*arguments):
+    def fail(*arguments, **options):
         raise FloatingPointError("kl: bellman_gap is 1,\nat most 0 was promised")
 
     monkeypatch.setattr(config, "run_config", fail)
@@ -289,7 +290,7 @@ def test_a_failed_audit_is_one_line(write, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("library", ["tqdm", None])
 def test_progress_is_shown_on_a_terminal(write, drawn, finished, tmp_path, monkeypatch, capsys, library):
-    def run(config, progress):
+    def run(config, progress, **options):
         for done in (60, 120) if progress else ():
             time.sleep(0.15)  # tqdm shows nothing more often than every tenth of a second
             progress("accept", done, 120)
