@@ -1,10 +1,12 @@
 """Results as plain text tables of at most 120 columns."""
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxcascade._paper import PaperRow
+from jaxcascade.config import Config, paper_table
 from jaxcascade.core import get_system
 from jaxcascade.study import Study
 
@@ -13,6 +15,20 @@ _GAP = "  "
 _FIRST_METRICS = ("regret", "cost", "utility", "reward", "queue_gap")
 _MOST_DECIMALS = 8
 _LONGEST_VALUE = 30
+
+
+def report(config: Config, study: Study) -> str:
+    """All tables of a run under its title: results, differences to the baseline, published numbers."""
+    parts = [f"{config.title or os.path.basename(config.path)}: round {study.steps[-1]}, {study.num_seeds} seeds"]
+    parts.append(results_table(study))
+    if config.baseline is not None:
+        parts += [f"minus {config.baseline}, paired by seed", paired_table(study, config.baseline)]
+    rows = paper_table(config, study)
+    if rows:
+        parts += ["beside the published numbers", paper_rows(rows)]
+    if rows and not config.comparable:
+        parts.append("no z: horizon, instance or policies are not those of the file")
+    return "\n\n".join(parts)
 
 
 def results_table(study: Study) -> str:

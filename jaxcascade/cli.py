@@ -68,7 +68,9 @@ def _parser():
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     run = commands.add_parser("run", help="run an experiment and write its results to a folder")
-    run.add_argument("config", metavar="CONFIG.toml", help="the experiment")
+    what = run.add_mutually_exclusive_group(required=True)
+    what.add_argument("config", metavar="CONFIG.toml", nargs="?", help="the experiment")
+    what.add_argument("--all", metavar="FOLDER", help="every experiment of a folder, and a page of them in DIR")
     run.add_argument("--out", metavar="DIR", required=True, help="folder of the results")
     run.add_argument("--seeds", metavar="N", type=int, help="number of seeds, instead of num_seeds")
     run.add_argument("--steps", metavar="T", type=int, help="horizon, instead of num_steps")
@@ -128,7 +130,10 @@ def _run(arguments):
         if arguments.devices is not None:
             set_cpu_devices(arguments.devices)
         with processes(arguments.coordinator, arguments.num_processes, arguments.process_id):
-            _run_experiment(arguments)
+            if arguments.all is None:
+                _run_experiment(arguments)
+            else:
+                _run_all(arguments)
     finally:  # a caller from Python keeps its own setting
         jax.config.update("jax_enable_x64", before)
 
@@ -139,6 +144,7 @@ def _run_experiment(arguments):
     import numpy as np
 
     from jaxcascade import _run_folder as folder
+    from jaxcascade._tables import report
     from jaxcascade.config import load_config, run_config
     from jaxcascade.devices import gather
 
@@ -159,7 +165,7 @@ def _run_experiment(arguments):
     if bool(gather(prepare)[0]["finished"]):
         for study, manifest in finished:
             _say_finished(arguments, config, study, manifest)
-        return
+        return config
     clock = time.perf_counter()
     try:
         with _progress(first and sys.stderr.isatty() and not arguments.quiet) as progress:
@@ -177,8 +183,32 @@ def _run_experiment(arguments):
     if first:
         manifest = folder.describe_run(config, study, time.perf_counter() - clock)
         folder.write_results(out, study, manifest)
-        _show_results(arguments, config, study)
+        if not arguments.quiet:
+            print(report(config, study), flush=True)
         _draw_figures(arguments, config, study, manifest)
+    return config
+
+
+def _run_all(arguments):
+    import jax
+
+    from jaxcascade import _gallery as gallery
+
+    def run_one(path, name):
+        if not arguments.quiet:
+            print(f"{path} ...", file=sys.stderr, flush=True)
+        own = {"config": path, "out": os.path.join(arguments.out, name), "quiet": True}
+        config = _run_experiment(argparse.Namespace(**vars(arguments) | own))
+        jax.clear_caches()  # of programs that no other experiment needs
+        return config
+
+    paths = gallery.experiments(arguments.all)
+    entries = gallery.run_all(paths, run_one)
+    if jax.process_index() == 0:
+        print(gallery.write_index(arguments.out, entries))
+    failed = [f"{entry.name} ({entry.error})" for entry in entries if entry.error]
+    if failed:
+        raise ValueError(f"{len(failed)} of {len(entries)} experiments not run: {'; '.join(failed)}")
 
 
 def _say_finished(arguments, config, study, manifest):
@@ -187,24 +217,6 @@ def _say_finished(arguments, config, study, manifest):
         _draw_figures(arguments, config, study, manifest)
     if not arguments.quiet:
         print(f"{arguments.out}: the run is finished (again: --overwrite)")
-
-
-def _show_results(arguments, config, study):
-    from jaxcascade import _tables as tables
-    from jaxcascade.config import paper_table
-
-    if arguments.quiet:
-        return
-    rows = paper_table(config, study)
-    print(f"{config.title or os.path.basename(config.path)}: round {study.steps[-1]}, {study.num_seeds} seeds\n")
-    print(tables.results_table(study))
-    if config.baseline is not None:
-        print(f"\nminus {config.baseline}, paired by seed\n\n{tables.paired_table(study, config.baseline)}")
-    if rows:
-        print(f"\nbeside the published numbers\n\n{tables.paper_rows(rows)}")
-    if rows and not config.comparable:
-        print("\nno z: horizon, instance or policies are not those of the file")
-    sys.stdout.flush()
 
 
 def _draw_figures(arguments, config, study, manifest):

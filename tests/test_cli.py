@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -522,3 +523,39 @@ def test_the_module_runs_as_a_program_and_draws(write, tmp_path):
     assert "results and 2 figure(s) in out" in done.stdout
     for name in ("curves_regret.png", "curves_cost.png"):
         assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_all_experiments_of_a_folder_become_a_page(tmp_path, capsys):
+    source = tmp_path / "experiments"
+    source.mkdir()
+    text = """
+title = "Two <levels>"
+description = "What it asks."
+system = "deferral"
+num_steps = 30
+num_seeds = 2
+record = 2
+[instance]
+kind = "two_point"
+num_levels = 3
+gap = 0.1
+[policies.all]
+kind = "accept_all"
+"""
+    (source / "a.toml").write_text(text)
+    (source / "b.toml").write_text(text.replace("accept_all", "no_such_rule"))
+    arguments = ["run", "--all", str(source), "--out", str(tmp_path / "out"), "--quiet"]
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert "1 of 2 experiments not run: b (" in captured.err and "no_such_rule" in captured.err
+    page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    assert captured.out.strip() == str(tmp_path / "out" / "index.html")
+    assert "Two &lt;levels&gt;" in page and "What it asks." in page and "no_such_rule" in page
+    for name in re.findall(r'src="([^"]+)"', page):
+        assert (tmp_path / "out" / name).stat().st_size > 5_000
+    assert "http" not in page and "2 seeds, 30 rounds" in page
+    (source / "b.toml").unlink()
+    assert main([*arguments, "--resume"]) == 0
+    assert main(["run", "--all", str(tmp_path / "none"), "--out", str(tmp_path / "o")]) == 2
+    assert "expected a folder of experiments" in capsys.readouterr().err
+    assert main(["run", "--out", str(tmp_path / "o")]) == 2
