@@ -263,7 +263,9 @@ def _player(environment: Environment, policy: Policy, num_steps: int, num_seeds:
                 played = _play_round(environment, policy, made, keys, carry, t)
                 return (played.next_state, played.next_memory), played
 
-            carry, rounds = lax.scan(body, start(made), jnp.arange(1 - policy.calibration, num_steps + 1))
+            carry, rounds = lax.scan(
+                body, start(made), jnp.arange(1 - policy.calibration, num_steps + 1, dtype=jnp.int32)
+            )
             audits = policy.audit(made[1], carry[1]) if policy.audit else {}
             return rounds, audits | (environment.audit(made[0]) if environment.audit else {})
 

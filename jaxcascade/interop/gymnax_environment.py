@@ -69,13 +69,14 @@ class GymnaxEnvironment(gymnax.Environment):
         decision = self.interface.action(params.model, seen, action)
         after, _, metrics = self.environment.step(params.model, state.state, decision, state.noise, t)
         following = self._before(t, state.key, after, params)
-        reward = self.interface.reward(metrics)
+        # gymnax's wrappers and spaces know float32 only, whatever JAX's default is.
+        reward = self.interface.reward(metrics).astype(jnp.float32)
         observation = self.observe(key, following, action, params)
         return observation, following, reward, self.is_terminated(following, params), {"metrics": metrics}
 
     def observe(self, key: Any, state: Any, action: Any, params: Any) -> jax.Array:
         seen = self.environment.observe(params.model, state.state, state.noise, state.time + 1)
-        return self.interface.observation(params.model, seen).astype(float)
+        return self.interface.observation(params.model, seen).astype(jnp.float32)
 
     def is_truncated(self, state: Any, params: Any) -> jax.Array:
         late = state.time >= params.max_steps_in_episode
