@@ -79,6 +79,10 @@ class Study:
 
         Derived metrics are ratios of recorded ones, seed by seed.
 
+        Args:
+          policy: its name.
+          metric: recorded or derived.
+
         Raises:
           ValueError: if there is no such policy or metric; names the closest.
         """
@@ -94,6 +98,10 @@ class Study:
     def final(self, policy: str, metric: str) -> np.ndarray:
         """A metric of every seed at the last recorded round, ``[*axes, num_seeds]`` float64.
 
+        Args:
+          policy: its name.
+          metric: recorded or derived.
+
         Raises:
           ValueError: if there is no such policy or metric; names the closest.
         """
@@ -102,6 +110,10 @@ class Study:
     def interval(self, policy: str, metric: str) -> Interval:
         """Mean, spread and 95 % half width of a metric over seeds, each ``[*axes, R]``.
 
+        Args:
+          policy: its name.
+          metric: recorded or derived.
+
         Raises:
           ValueError: if there is no such policy or metric; names the closest.
         """
@@ -109,6 +121,11 @@ class Study:
 
     def paired(self, first: str, second: str, metric: str) -> Interval:
         """The difference ``first - second`` of a metric, paired by seed, with its interval, each ``[*axes, R]``.
+
+        Args:
+          first: name of a policy.
+          second: name of the policy to subtract.
+          metric: recorded or derived.
 
         Raises:
           ValueError: if there is no such policy or metric; names the closest.
@@ -157,9 +174,12 @@ class Study:
         return [dict(zip(self.axes, values, strict=True)) for values in itertools.product(*self.axes.values())]
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the study to one ``.npz`` file: ``steps``, ``curve/POLICY/METRIC`` and ``meta`` as JSON.
+        """Write the study to one ``.npz`` file: ``steps``, ``curve/POLICY/METRIC`` and ``about`` as JSON.
 
         The file is complete or not there: it is written under another name and renamed.
+
+        Args:
+          path: the file.
         """
         arrays = {"steps": self.steps}
         for kind, tables in (("curve", self.curves), ("snapshot", self.snapshots)):
@@ -190,7 +210,12 @@ class Study:
         return pandas.concat(frames, ignore_index=True)
 
     def plot(self, metric: str = "regret", **options: Any) -> Any:
-        """Mean curves with 95 % bands; see ``jaxcascade.plotting.plot_curves`` for the options."""
+        """Mean curves with 95 % bands, drawn on matplotlib axes, which are returned.
+
+        Args:
+          metric: recorded or derived.
+          options: as in ``jaxcascade.plotting.plot_curves``.
+        """
         from jaxcascade import plotting
 
         return plotting.plot_curves(self, metric, **options)

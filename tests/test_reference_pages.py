@@ -60,18 +60,6 @@ def public_names():
 
 PUBLIC = public_names()
 POLICIES = [factory for system in jc.systems().values() for factory in system.policies.values()]
-# Files that were being worked on elsewhere; an entry that has come to pass must go.
-_FALL_SHORT = {
-    "jaxcascade.Study": (
-        "curve",
-        "final",
-        "interval",
-        "paired",
-        "save",
-        "plot",
-    ),
-}
-FALL_SHORT = {f"{place}.{name}" for place, names in _FALL_SHORT.items() for name in names}
 
 
 def section(doc, name):
@@ -142,14 +130,10 @@ def raised(function):
 @pytest.mark.parametrize("name", PUBLIC)
 def test_every_public_name_has_a_page(name):
     found = faults(PUBLIC[name])
-    if name in FALL_SHORT:
-        assert found, f"{name} has come to pass: take it off the list"
-    else:
-        assert not found, f"{name}: " + "; ".join(found)
+    assert not found, f"{name}: " + "; ".join(found)
 
 
-def test_the_lists_name_what_there_is():
-    assert set(FALL_SHORT) <= set(PUBLIC)
+def test_the_list_names_what_there_is():
     assert {value.__name__ for value in PUBLIC.values()} >= OF_NO_PAPER
 
 
