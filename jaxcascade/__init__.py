@@ -5,7 +5,12 @@
 * ``jaxcascade.deferral``: answer, or defer to a congested expert whose labels come late.
 
 ``compare`` runs a study of policies on common random numbers, ``sweep`` a grid of them, ``simulate`` one
-policy as a pure function for use inside other JAX code. ``jaxcascade.kernels`` holds the mathematics.
+policy as a pure function for use inside other JAX code.
+
+Where things are: builders of instances and factories of policies in the three systems; ``kernels`` the mathematics,
+for use in other code; ``data`` readers of logs and tables; ``plotting`` figures of studies; ``testing`` checks for
+policies and environments of one's own; ``interop`` gymnax and xarray; ``Policy`` and ``Environment`` the contract.
+The command line is ``jaxcascade`` (``jaxcascade --help``).
 """
 
 import importlib
