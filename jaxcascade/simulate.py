@@ -375,6 +375,8 @@ def _advance_growing(job, advance, unit, start, stop):
         carry = place(_grown(environment, carry), job.mesh, by_seeds(job.batched))
         growths, growing = growths + 1, growing + _compile(advance, carry)
     sums = jax.device_get(sums)
+    # An empty leaf comes back laid out otherwise, for which the next call would compile again.
+    after = place(after, job.mesh, by_seeds(job.batched))
     unit = unit._replace(carry=after, growths=growths, compile_seconds=unit.compile_seconds + growing)
     return unit._replace(run_seconds=unit.run_seconds + time.perf_counter() - clock - growing), sums
 

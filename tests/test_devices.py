@@ -136,6 +136,11 @@ import numpy as np
 import jaxcascade as jc
 from jaxcascade.devices import set_cpu_devices
 set_cpu_devices(3)
+import jax
+compiled = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, seconds, **about: compiled.append(about.get("fun_name")) if "backend_compile" in event else None
+)
 instance, policies = jc.deferral.two_point(num_levels=3), {{"coin": jc.deferral.random(0.3)}}
 options = dict(num_steps=40, num_seeds=9, record=4, seed_chunk=2)
 one = jc.compare(instance, policies, devices=1, **options)
@@ -150,6 +155,7 @@ told = []
 def note(name, done, total): told.append(done)
 three = jc.compare(instance, policies, checkpoint=r"{tmp_path}", progress=note, **options)
 assert told[0] == 240, told
+assert compiled.count("jit(_advance_batch)") == 2, compiled  # for one device and for three
 for metric, values in one.curves["coin"].items():
     np.testing.assert_array_equal(three.curves["coin"][metric], values)
 try:
