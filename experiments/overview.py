@@ -1,6 +1,6 @@
 """Draws the picture of the README: what each system's learner loses to the optimal policy, beside its rivals.
 
-    python experiments/overview.py overview.png
+python experiments/overview.py overview.png
 """
 
 import sys
