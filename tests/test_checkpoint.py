@@ -76,7 +76,9 @@ def killed_after(calls, beyond=0):
     return progress, told
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize(
+    "system", [name if name != "queueing" else pytest.param(name, marks=pytest.mark.slow) for name in SYSTEMS]
+)
 def test_a_study_that_is_stopped_again_and_again_has_the_same_numbers(system, tmp_path):
     whole = compare(system)
     stops = []

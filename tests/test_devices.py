@@ -105,7 +105,9 @@ def together(config, out, *flags, count=2):
     return finish(*(start(config, out, *shared, "--process-id", str(i)) for i in range(count)))
 
 
-@pytest.mark.parametrize("system", FILES)
+@pytest.mark.parametrize(
+    "system", [name if name == "deferral" else pytest.param(name, marks=pytest.mark.slow) for name in FILES]
+)
 def test_two_devices_and_two_processes_give_the_numbers_of_one(system, tmp_path):
     config = tmp_path / "experiment.toml"
     config.write_text(FILES[system])

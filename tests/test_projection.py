@@ -58,7 +58,9 @@ def test_agreement_is_that_of_a_plain_loop():
     assert queueing.neighbour_agreement(embeddings, performance, cost) == pytest.approx(np.mean(found))
 
 
-@pytest.mark.parametrize("options", [{"estimator": "one_pass"}, {"estimator": "mle"}])
+@pytest.mark.parametrize(
+    "options", [{"estimator": "one_pass"}, pytest.param({"estimator": "mle"}, marks=pytest.mark.slow)]
+)
 def test_a_policy_on_projected_contexts_does_what_it_does_where_the_contexts_are_such(trained, options):
     embeddings, *answers = prompts(40, 4)
     plain = queueing.from_table(embeddings, *answers, arrival_rate=0.4)

@@ -288,7 +288,7 @@ def test_float64_runs_give_float64_states():
     assert log["theta"].dtype == log["metrics"]["regret"].dtype == np.float64
 
 
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_samples_made_ahead_keep_up_with_large_factors(size):
     rng = np.random.default_rng(0)
     table = rng.normal(size=(40, 50)), rng.random((40, 3)), rng.random((40, 3))

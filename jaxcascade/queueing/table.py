@@ -57,8 +57,11 @@ def read_part(
     paths = table_paths(tables)
     if not paths:
         raise ValueError("tables: expected at least one file, got none")
-    versions = tuple(os.stat(path).st_mtime_ns if os.path.exists(path) else 0 for path in paths)
-    whole = _read_all(paths, versions, drop_missing, encoder, cache)
+    if encoder is None:
+        whole = join_tables([read_routing_table(path, drop_missing=drop_missing) for path in paths])
+    else:
+        versions = tuple(os.stat(path).st_mtime_ns if os.path.exists(path) else 0 for path in paths)
+        whole = _embedded(paths, versions, drop_missing, encoder, cache)
     if not whole.embeddings.shape[1]:
         raise ValueError(f"{paths[0]}: expected embeddings beside it (such as a .minilm.npy file) or encoder, got none")
     if len(whole.embeddings) > 1 and not np.any(whole.embeddings != whole.embeddings[0]):
@@ -78,12 +81,11 @@ def table_paths(tables: Tables | Sequence[Tables]) -> tuple[str, ...]:
     return tuple(os.fspath(path) for path in several)
 
 
-# The instance and every policy of a study read the same files; versions tell when one has changed.
+# The instance and every policy of a study read the same prompts, and encoding takes long; versions tell when a file
+# has changed.
 @lru_cache(maxsize=4)
-def _read_all(paths, versions, drop_missing, encoder, cache):
+def _embedded(paths, versions, drop_missing, encoder, cache):
     tables = [read_routing_table(path, drop_missing=drop_missing) for path in paths]
-    if encoder is None:
-        return join_tables(tables)
     whole = join_tables([table._replace(embeddings=np.zeros((len(table.prompt), 0))) for table in tables])
     texts = distinct_endings(whole.prompt, whole.group)
     return whole._replace(embeddings=embed_prompts(texts, encoder, cache=cache))
