@@ -12,7 +12,8 @@ from jaxcascade.kernels.symmetric_solve import conjugate_gradient, solve_positiv
 # Up to here K largest of N are found by a network of minima and maxima, which fuses; beyond it by top_k.
 _MOST_NETWORK = 64
 _NEWTON_STEPS = 3
-_BLOCK_ROWS = 64
+# Rows of a history read at a time: a pass over a block costs as much as 100 rows of it.
+_BLOCK_ROWS = (128, 64)
 _MOST_DENSE = 64
 _CONJUGATE_STEPS = 16
 _IMPLICIT_STEPS = 4
@@ -127,7 +128,7 @@ def logistic_newton(
 
     Args:
       theta: ``[d]`` where to start.
-      signed: ``[N, capacity, d]`` rows z of all histories, in blocks of 64 (the capacity's rounding).
+      signed: ``[N, capacity, d]`` rows z of all histories; fast if the capacity is a multiple of 128.
       index: ``[]`` which history.
       rows: ``[]`` int, no row from here on is filled; under vmap it must not be batched to be fast.
       regularisation: ``[]`` > 0.
@@ -137,7 +138,7 @@ def logistic_newton(
     Source: arXiv 2602.02061, Appendix B.1 (K = 1, where the likelihood splits by server).
     """
     dim = theta.shape[-1]
-    block = min(_BLOCK_ROWS, signed.shape[1])
+    block = _rows_at_once(signed.shape[1])
     blocks = (rows + block - 1) // block
     zero = jnp.zeros((), jnp.int32)
 
@@ -173,6 +174,11 @@ def logistic_newton(
         return theta + conjugate_gradient(times, right, lambda v: factor @ (factor.T @ v), _CONJUGATE_STEPS)
 
     return lax.fori_loop(0, steps, dense_step if dim <= _MOST_DENSE else free_step, theta)
+
+
+def _rows_at_once(capacity):
+    """Rows of a block, of which the capacity is a multiple."""
+    return next(rows for rows in (*_BLOCK_ROWS, capacity) if capacity % rows == 0)
 
 
 class ChoiceHistory(NamedTuple):
@@ -213,7 +219,7 @@ def mnl_newton(
     """
     number, dim = theta.shape
     capacity = history.context.shape[0]
-    block = min(_BLOCK_ROWS, capacity)
+    block = _rows_at_once(capacity)
     blocks = (rows + block - 1) // block
     zero = jnp.zeros((), jnp.int32)
     unknowns = number * dim

@@ -20,7 +20,7 @@ from jaxcascade.kernels import (
 )
 from jaxcascade.queueing.rounds import Feedback
 
-_ROUNDING = 64
+_ROUNDING = 128
 # Below it all N factors are updated at once, most of them by nothing; above it only those offered are touched.
 _MOST_AT_ONCE = 4096
 _FEW_DIMENSIONS = 8
