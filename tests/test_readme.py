@@ -1,7 +1,9 @@
 """The README's code blocks and the quickstart run as they stand."""
 
+import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,11 +41,16 @@ def test_gate_runs_the_test_command():
 
 
 @pytest.mark.parametrize("notebook", sorted((ROOT / "notebooks").glob("*.py")), ids=lambda path: path.stem)
-def test_notebook_runs(notebook, monkeypatch, capsys):
+def test_notebook_runs(notebook, tmp_path):
     source = notebook.read_text(encoding="utf-8")
     source = source.replace("num_steps=2_000, num_seeds=20, snapshot=1_000", "num_steps=200, num_seeds=2, snapshot=100")
-    exec(compile(source, str(notebook), "exec"), {})
-    assert "regret" in capsys.readouterr().out
+    (tmp_path / notebook.name).write_text(source, encoding="utf-8")
+    # Compiling is most of it, and is three times as fast without XLA's optimisations.
+    flags = {"XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false", "MPLBACKEND": "agg"}
+    command = [sys.executable, "-W", "error", str(tmp_path / notebook.name)]
+    run = subprocess.run(command, env=os.environ | flags, capture_output=True, text=True, timeout=300, check=False)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout
 
 
 def test_shell_blocks_parse():
