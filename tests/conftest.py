@@ -14,6 +14,8 @@ hypothesis.settings.register_profile("steady", deadline=None, derandomize=True, 
 hypothesis.settings.register_profile("search", deadline=None, max_examples=600)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
+# For programs started by tests: compiling is most of their time, and a third of that without XLA's optimisations.
+COMPILE_FAST = {"XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"}
 _COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 _compiled: list[str] = []
 

@@ -21,10 +21,10 @@ import jaxcascade as jc
 from jaxcascade import checkpoint, plotting, study
 from jaxcascade._identity import fingerprint
 from jaxcascade.cli import main
-from tests.conftest import float64_mode
+from tests.conftest import COMPILE_FAST, float64_mode
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+ENVIRONMENT = os.environ | COMPILE_FAST | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
 
 # What one session computes in: three units of seeds, a snapshot between records, and for queueing buffers that grow.
 SYSTEMS = {
@@ -97,6 +97,7 @@ def test_a_study_that_is_stopped_again_and_again_has_the_same_numbers(system, tm
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
+@pytest.mark.slow
 def test_a_buffer_that_grew_before_the_end_of_a_session_is_large_in_the_next(tmp_path):
     progress, _ = killed_after(7)
     with pytest.raises(KilledError):

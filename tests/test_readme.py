@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import COMPILE_FAST
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -45,8 +47,7 @@ def test_notebook_runs(notebook, tmp_path):
     source = notebook.read_text(encoding="utf-8")
     source = source.replace("num_steps=2_000, num_seeds=20, snapshot=1_000", "num_steps=200, num_seeds=2, snapshot=100")
     (tmp_path / notebook.name).write_text(source, encoding="utf-8")
-    # Compiling is most of it, and is three times as fast without XLA's optimisations.
-    flags = {"XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false", "MPLBACKEND": "agg"}
+    flags = COMPILE_FAST | {"MPLBACKEND": "agg"}
     command = [sys.executable, "-W", "error", str(tmp_path / notebook.name)]
     run = subprocess.run(command, env=os.environ | flags, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stderr
