@@ -54,7 +54,8 @@ def main(path):
     figure, axes = plt.subplots(1, 3, figsize=(12, 3.8), layout="constrained")
     for ax, (title, study) in zip(axes, studies().items(), strict=True):
         study.plot("regret", ax=ax)
-        ax.legend(loc="upper left")
+        legend = ax.get_legend()  # inside, where there is room
+        ax.legend(legend.legend_handles, [text.get_text() for text in legend.get_texts()], loc="upper left")
         ax.set_title(title)
     figure.savefig(path, dpi=80)
 
