@@ -1,6 +1,7 @@
 """The queueing system against its loop-based NumPy reference, round by round on the same noise."""
 
 import itertools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -58,7 +59,8 @@ def record(instance, policy, num_steps, seed=0, slots=64):
             action, memory = policy.act(policy_model, memory, drawn, t, seen)
             state, feedback, metrics = environment.step(model, state, action, noise, t)
             memory = policy.update(policy_model, memory, t, seen, action, feedback)
-            draws = draw(key, instance.num_llms, normals if hasattr(before, "factor") else (0,))
+            draws = draw(key, instance.num_llms, math.prod(normals) if hasattr(before, "factor") else 0)
+            draws = draws._replace(normal=draws.normal.reshape(-1, *normals[1:]))
             # The block that held this round's context, before the next one replaces it.
             context = state.block.context[(t - 1) % state.block.context.shape[0]]
             log = {

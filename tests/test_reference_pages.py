@@ -31,10 +31,10 @@ SURFACE = (jc, kernels, deferral, deferral.theory, cascade, queueing, data, plot
 ARRAY = re.compile(r"(jax\.Array|np\.ndarray|ArrayLike)( \| None)?$")
 # Data structures and textbook algebra, and the baselines that users expect: of no paper.
 OF_NO_PAPER = {
-    *("bag_add", "bag_find", "bag_first", "bag_grow", "bag_init", "bag_serve", "bag_size"),
+    *("bag_add", "bag_find", "bag_first", "bag_grow", "bag_init", "bag_read", "bag_serve"),
     *("fifo_init", "fifo_pop", "fifo_push", "fold_rows", "padded_rows"),
     *("conjugate_gradient", "solve_positive", "rank_one_inverse", "refine_inverse"),
-    *("factor_init", "factor_norm", "factor_sample"),
+    *("factor_init", "factor_norm", "factor_sample", "signed_history"),
     *("accept_all", "defer_all", "random", "best_single", "cheapest", "open_all", "random_box"),
 }
 

@@ -1,6 +1,17 @@
 """Pure, jit-compatible mathematics that knows no decision system; usable alone inside other JAX code."""
 
-from jaxcascade.kernels.bag import FREE, Bag, bag_add, bag_find, bag_first, bag_grow, bag_init, bag_serve, bag_size
+from jaxcascade.kernels.bag import (
+    FREE,
+    Bag,
+    Place,
+    bag_add,
+    bag_find,
+    bag_first,
+    bag_grow,
+    bag_init,
+    bag_read,
+    bag_serve,
+)
 from jaxcascade.kernels.bellman import (
     Admission,
     FixedPoint,
@@ -24,13 +35,13 @@ from jaxcascade.kernels.mnl import (
     ChoiceHistory,
     best_assortment,
     best_log_weight,
-    logistic_newton,
     mnl_log_likelihood,
     mnl_newton,
     mnl_probabilities,
     one_pass_step,
 )
 from jaxcascade.kernels.reservation_index import bisected_reservation_index, reservation_index
+from jaxcascade.kernels.signed_logistic import SignedHistory, logistic_newton, logistic_refit, signed_history
 from jaxcascade.kernels.square_root_factor import (
     factor_init,
     factor_norm,
@@ -47,14 +58,16 @@ __all__ = [
     "ChoiceHistory",
     "Fifo",
     "FixedPoint",
+    "Place",
+    "SignedHistory",
     "backward_induction",
     "bag_add",
     "bag_find",
     "bag_first",
     "bag_grow",
     "bag_init",
+    "bag_read",
     "bag_serve",
-    "bag_size",
     "bellman_fixed_point",
     "bellman_sweep",
     "bernoulli_kl",
@@ -83,6 +96,7 @@ __all__ = [
     "kl_upper_bound",
     "logistic_loss",
     "logistic_newton",
+    "logistic_refit",
     "marginal_cost",
     "marginal_cost_table",
     "mnl_log_likelihood",
@@ -94,5 +108,6 @@ __all__ = [
     "refine_inverse",
     "reservation_index",
     "settle",
+    "signed_history",
     "solve_positive",
 ]

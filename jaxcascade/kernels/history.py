@@ -7,6 +7,7 @@ import jax
 from jax import lax
 
 BLOCK_ROWS = 256
+_LANE_ROWS = (128, 64)  # a pass over a block costs as much as 100 rows of it
 
 
 def padded_rows(rows: int, block: int = BLOCK_ROWS) -> int:
@@ -43,3 +44,12 @@ def fold_rows(body: Callable[..., Any], start: Any, arrays: Any, count: jax.Arra
         return body(carry, rows, i * block)
 
     return lax.fori_loop(0, (count + block - 1) // block, step, start)
+
+
+def rows_at_once(capacity: int) -> int:
+    """Rows of a block for a pass over the last axis of a history, of which the capacity is a multiple.
+
+    Args:
+      capacity: rows of the history, static.
+    """
+    return next(rows for rows in (*_LANE_ROWS, capacity) if capacity % rows == 0)

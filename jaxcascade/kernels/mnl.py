@@ -6,14 +6,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxcascade.kernels.history import rows_at_once
 from jaxcascade.kernels.square_root_factor import factor_update
 from jaxcascade.kernels.symmetric_solve import conjugate_gradient, solve_positive
 
 # Up to here K largest of N are found by a network of minima and maxima, which fuses; beyond it by top_k.
 _MOST_NETWORK = 64
 _NEWTON_STEPS = 3
-# Rows of a history read at a time: a pass over a block costs as much as 100 rows of it.
-_BLOCK_ROWS = (128, 64)
 _MOST_DENSE = 64
 _CONJUGATE_STEPS = 16
 _IMPLICIT_STEPS = 4
@@ -110,83 +109,12 @@ def _largest(utility, size):
     return top
 
 
-def logistic_newton(
-    theta: jax.Array,
-    signed: jax.Array,
-    index: jax.Array,
-    rows: jax.Array,
-    regularisation: jax.Array,
-    factor: jax.Array,
-    steps: int = _NEWTON_STEPS,
-) -> jax.Array:
-    """Minimiser ``[d]`` of the ridge logistic loss on one of N histories, by Newton steps from ``theta``.
-
-    ``regularisation/2 |theta|^2 + sum_i log(1 + exp(-z_i . theta))`` with ``z = x`` for an acceptance and
-    ``-x`` for a rejection. Empty rows are zero and change nothing. A fixed number of steps: started from the
-    minimiser without the last row, three leave about 4e-8. Up to 64 dimensions the Hessian is formed and
-    eliminated, beyond it the step is found by conjugate gradients, which read the history only.
-
-    Args:
-      theta: ``[d]`` where to start.
-      signed: ``[N, capacity, d]`` rows z of all histories; fast if the capacity is a multiple of 128.
-      index: ``[]`` which history.
-      rows: ``[]`` int, no row from here on is filled; under vmap it must not be batched to be fast.
-      regularisation: ``[]`` > 0.
-      factor: ``[d, d]`` S, ``S S^T`` close to a multiple of the inverse Hessian; only used beyond 64 dimensions.
-      steps: Newton steps.
-
-    Source: arXiv 2602.02061, Appendix B.1 (K = 1, where the likelihood splits by server).
-    """
-    dim = theta.shape[-1]
-    block = _rows_at_once(signed.shape[1])
-    blocks = (rows + block - 1) // block
-    zero = jnp.zeros((), jnp.int32)
-
-    def read(number):
-        start = (jnp.asarray(index, jnp.int32), jnp.asarray(number * block, jnp.int32), zero)
-        return lax.dynamic_slice(signed, start, (1, block, dim))[0]
-
-    def dense_step(_, theta):
-        def add(number, total):
-            z = read(number)
-            miss = jax.nn.sigmoid(-(z @ theta))
-            left = jnp.concatenate([(miss * (1 - miss))[:, None] * z, miss[:, None]], axis=1)
-            return total + left.T @ z
-
-        total = lax.fori_loop(0, blocks, add, jnp.zeros((dim + 1, dim), theta.dtype))
-        hessian = total[:dim] + regularisation * jnp.eye(dim, dtype=theta.dtype)
-        return theta + solve_positive(hessian, total[dim] - regularisation * theta)
-
-    def free_step(_, theta):
-        def slope(number, total):
-            z = read(number)
-            return total + jax.nn.sigmoid(-(z @ theta)) @ z
-
-        def times(vector):
-            def add(number, total):
-                z = read(number)
-                miss = jax.nn.sigmoid(-(z @ theta))
-                return total + (miss * (1 - miss) * (z @ vector)) @ z
-
-            return lax.fori_loop(0, blocks, add, regularisation * vector)
-
-        right = lax.fori_loop(0, blocks, slope, -regularisation * theta)
-        return theta + conjugate_gradient(times, right, lambda v: factor @ (factor.T @ v), _CONJUGATE_STEPS)
-
-    return lax.fori_loop(0, steps, dense_step if dim <= _MOST_DENSE else free_step, theta)
-
-
-def _rows_at_once(capacity):
-    """Rows of a block, of which the capacity is a multiple."""
-    return next(rows for rows in (*_BLOCK_ROWS, capacity) if capacity % rows == 0)
-
-
 class ChoiceHistory(NamedTuple):
     """Choices from assortments of several items.
 
     Attributes:
-      context: ``[capacity, d]`` contexts, 0 where no row is filled.
-      code: ``[capacity, N]`` 0 for an item not offered, 1 offered, 2 chosen.
+      context: ``[d, capacity]`` contexts, 0 where no row is filled.
+      code: ``[N, capacity]`` 0 for an item not offered, 1 offered, 2 chosen.
     """
 
     context: jax.Array
@@ -218,25 +146,24 @@ def mnl_newton(
     Source: arXiv 2602.02061, Appendix B.1.
     """
     number, dim = theta.shape
-    capacity = history.context.shape[0]
-    block = _rows_at_once(capacity)
+    block = rows_at_once(history.context.shape[1])
     blocks = (rows + block - 1) // block
     zero = jnp.zeros((), jnp.int32)
     unknowns = number * dim
 
     def read(position, theta):
-        start = (jnp.asarray(position * block, jnp.int32), zero)
-        x = lax.dynamic_slice(history.context, start, (block, dim))
-        code = lax.dynamic_slice(history.code, start, (block, number))
-        probability, _ = mnl_probabilities(x @ theta.T, code > 0)
-        return x, probability, (code == 2) - probability
+        start = (zero, jnp.asarray(position * block, jnp.int32))
+        x = lax.dynamic_slice(history.context, start, (dim, block))
+        code = lax.dynamic_slice(history.code, start, (number, block))
+        probability, _ = mnl_probabilities((theta @ x).T, code.T > 0)
+        return x, probability.T, (code == 2) - probability.T
 
     def dense_step(_, theta):
         def add(position, total):
             gradient, own, cross = total
             x, p, residual = read(position, theta)
-            weighted = (p[:, :, None] * x[:, None, :]).reshape(block, unknowns)
-            return gradient + residual.T @ x, own + weighted.T @ x, cross + weighted.T @ weighted
+            weighted = (p[:, None] * x).reshape(unknowns, block)
+            return gradient + residual @ x.T, own + weighted @ x.T, cross + weighted @ weighted.T
 
         zeros = (
             jnp.zeros((number, dim), theta.dtype),
@@ -252,13 +179,13 @@ def mnl_newton(
     def free_step(_, theta):
         def slope(position, total):
             x, _, residual = read(position, theta)
-            return total + residual.T @ x
+            return total + residual @ x.T
 
         def times(vector):
             def add(position, total):
                 x, p, _ = read(position, theta)
-                q = x @ vector.T
-                return total + (p * (q - jnp.sum(p * q, axis=1, keepdims=True))).T @ x
+                q = vector @ x
+                return total + (p * (q - jnp.sum(p * q, axis=0))) @ x.T
 
             return lax.fori_loop(0, blocks, add, regularisation * vector)
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from jaxcascade.core import Policy, choose
 from jaxcascade.kernels import FREE, best_assortment, best_log_weight
-from jaxcascade.kernels.bag import first_of
+from jaxcascade.kernels.bag import first_of, read_slot, slot_of
 from jaxcascade.queueing.choices import anyone, draw, pick_rule
 from jaxcascade.queueing.instance import HIDDEN
 from jaxcascade.queueing.learning import (
@@ -194,8 +194,8 @@ def _learner(explore, pick, one_pass, ucb, shared):
     def draw_all(model, key):
         sizes = model.sizes.value
         samples = 0 if ucb or (draws_ahead(sizes) and not shared) else num_samples(sizes.assortment_size)
-        size = model.features.shape[1:2] if shared else (sizes.num_llms, sizes.dim)
-        return draw(key, sizes.num_llms, (samples, *size))
+        length = model.features.shape[1] if shared else sizes.num_llms * sizes.dim
+        return draw(key, sizes.num_llms, samples * length)
 
     def utilities(model, beliefs, draws, t, context):
         """The optimistic utilities ``[slots, N]``."""
@@ -205,7 +205,7 @@ def _learner(explore, pick, one_pass, ucb, shared):
             width = shared_radius(sizes, length, params["regularisation"], params["scale"], beliefs.services)
             if ucb:
                 return upper_shared_utility(beliefs, model.features, width, context)
-            return sampled_shared_utility(beliefs, model.features, width, draws.normal, context)
+            return sampled_shared_utility(beliefs, model.features, width, draws.normal.reshape(-1, length), context)
         width = radius(sizes, params["regularisation"], params["scale"], beliefs.offers)
         if ucb:
             return upper_utility(beliefs, width, context)
@@ -222,9 +222,8 @@ def _learner(explore, pick, one_pass, ucb, shared):
         else:
             query = pick(observation, draws.word)
         explores, other = explore(model, t, observation, draws)
-        here = (observation.arrived == query).astype(utility.dtype)
         # The K largest of uniform numbers are a random assortment.
-        value = jnp.where(explores, draws.servers, here @ utility)
+        value = jnp.where(explores, draws.servers, read_slot(utility.T, slot_of(observation.arrived == query)))
         query = jnp.where(explores, other, query)
         return Action(query, best_assortment(value, size)), beliefs
 

@@ -21,7 +21,8 @@ class Draws(NamedTuple):
       explore: ``[]`` uniform in [0, 1), whether to explore.
       word: ``[]`` uniform in [0, 1), from which every waiting query draws a ticket.
       servers: ``[N]`` uniform in [-1, 1); the K largest are a random assortment.
-      normal: ``[samples, N, d]`` standard normal, of the posterior samples.
+      normal: ``[samples * N * d]`` standard normal, of the posterior samples: flat, or drawing them would not be
+        vectorised.
       key: the round's key, for draws that are made for several rounds at once.
     """
 
@@ -32,24 +33,21 @@ class Draws(NamedTuple):
     key: jax.Array
 
 
-def draw(key: jax.Array, num_llms: int, normals: tuple[int, ...] = (0,)) -> Draws:
+def draw(key: jax.Array, num_llms: int, normals: int = 0) -> Draws:
     """The draws of one round.
 
     Args:
       key: the policy's key of the round.
       num_llms: N.
-      normals: shape of the normal draws, static.
+      normals: number of normal draws, static.
     """
     dtype = jnp.result_type(float)
-    count = 1
-    for length in normals:
-        count *= length
     # One call for all: the generator's cost is by the call as much as by the number.
     below = jnp.nextafter(jnp.asarray(-1, dtype), jnp.asarray(0, dtype))
-    uniform = jax.random.uniform(key, (2 + num_llms + count,), dtype, below, 1)
+    uniform = jax.random.uniform(key, (2 + num_llms + normals,), dtype, below, 1)
     normal = jnp.sqrt(jnp.asarray(2, dtype)) * jax.lax.erf_inv(uniform[2 + num_llms :])
     first = (uniform[:2] + 1) / 2
-    return Draws(first[0], first[1], uniform[2 : 2 + num_llms], normal.reshape(normals), key)
+    return Draws(first[0], first[1], uniform[2 : 2 + num_llms], normal, key)
 
 
 def tickets(word: jax.Array, arrived: jax.Array) -> jax.Array:

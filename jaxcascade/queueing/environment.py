@@ -2,7 +2,7 @@
 
 import math
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +18,8 @@ from jaxcascade.kernels import (
     bag_first,
     bag_grow,
     bag_init,
+    bag_read,
     bag_serve,
-    bag_size,
     best_assortment,
     mnl_probabilities,
 )
@@ -29,7 +29,6 @@ from jaxcascade.queueing.replay_environment import replay_environment
 from jaxcascade.queueing.rounds import Feedback, Observation, metrics_of, round_metrics, sojourn_edges
 
 _SLOTS, _ORACLE_SLOTS = 64, 32
-_RECORD_AXES: Any = (1, 1, 0)  # of a Query
 _BLOCK = 32  # rounds whose contexts are drawn together
 _UNKNOWN_ACCEPTANCE = 0.3
 _MOST_CANDIDATES = _BLOCK * 2 ** math.ceil(math.log2(2 / LEAST_ACCEPTANCE))
@@ -131,8 +130,18 @@ def environment(
         attempts = 1
     else:
         share = acceptance(instance) if is_concrete(instance) else _UNKNOWN_ACCEPTANCE
-        attempts = 2 ** math.ceil(math.log2(2 / max(share, LEAST_ACCEPTANCE)))
+        attempts = _attempts(max(share, LEAST_ACCEPTANCE))
     return _make(instance.num_llms, num_steps, int(slots), int(oracle_slots), attempts)
+
+
+def _attempts(share):
+    """Tries a context to make at once, such that a block lacks one with probability 3e-5; 2^k or 3 2^k of them.
+
+    Few different numbers, since each is a program of its own.
+    """
+    spread = 4 * math.sqrt(1 - share)
+    least = ((spread + math.sqrt(spread**2 + 4 * _BLOCK)) / 2) ** 2 / (share * _BLOCK)
+    return min(base * 2 ** max(math.ceil(math.log2(least / base)), 0) for base in (1, 3))
 
 
 @lru_cache
@@ -177,13 +186,13 @@ def _noise(key, model):
 
 def _observe(model, state, noise, t):
     queue = state.queue
-    newcomer = jnp.where(jnp.any(queue.arrived == t - 1), t - 1, FREE)
-    return Observation(queue.record.context, queue.arrived, queue.served, bag_size(queue), newcomer)
+    newcomer = jnp.where(bag_find(queue, t - 1).found, t - 1, FREE)
+    return Observation(queue.record.context.T, queue.arrived, queue.served, queue.size, newcomer)
 
 
 def _step(edges, attempts, instance, state, action, noise, t):
     size, queue, oracle = instance.assortment_size, state.queue, state.oracle
-    length, oracle_length = bag_size(queue), bag_size(oracle)
+    length, oracle_length = queue.size, oracle.size
     block, theta, starved = lax.cond(
         (t - 1) % _BLOCK == 0,
         lambda old: _next_block(instance, attempts, old[1], old[2], noise.key, t),
@@ -191,14 +200,11 @@ def _step(edges, attempts, instance, state, action, noise, t):
         (state.block, state.theta, state.starved),
     )
     arrives = instance.arrivals[t - 1] if has_trace(instance) else noise.arrives
-    record = queue.record
-    waiting = queue.arrived != FREE
 
-    query = bag_first(queue, waiting, record.best) if action.query is None else action.query
-    here = bag_find(queue, query)
-    served = jnp.any(here)
-    pick = here.astype(record.best.dtype)
-    context, utility, best = pick @ record.context, pick @ record.utility, pick @ record.best
+    query = bag_first(queue, queue.record.best) if action.query is None else action.query
+    place = bag_find(queue, query)
+    served = place.found
+    joined, tries, (context, utility, best) = bag_read(queue, place.slot)
     servers = best_assortment(utility, size) if action.servers is None else action.servers
     number = jnp.arange(instance.num_llms, dtype=jnp.int32)
     offered = jnp.any(servers[:, None] == number, axis=0)
@@ -209,12 +215,11 @@ def _step(edges, attempts, instance, state, action, noise, t):
     leaves = served & (noise.uniform <= upper[-1])
     position = jnp.sum(noise.uniform > upper, dtype=jnp.int32)
     chosen = (jnp.arange(size) == position) & leaves
-    stayed = jnp.sum(jnp.where(here, t - queue.arrived, 0))
-    tries = jnp.sum(jnp.where(here, queue.served, 0))
-    queue = bag_serve(queue, here, leaves)
+    stayed = t - joined
+    queue = bag_serve(queue, place, leaves)
 
-    ahead = bag_find(oracle, bag_first(oracle, oracle.arrived != FREE, oracle.record))
-    oracle = bag_serve(oracle, ahead, noise.uniform <= jnp.max(jnp.where(ahead, oracle.record, -1)))
+    ahead = bag_find(oracle, bag_first(oracle, oracle.record))
+    oracle = bag_serve(oracle, ahead, noise.uniform <= bag_read(oracle, ahead.slot)[2])
 
     new = jax.tree.map(lambda leaf: leaf[(t - 1) % _BLOCK], block)
     queue = bag_add(queue, new, t, arrives)
@@ -272,8 +277,7 @@ def _next_block(instance, attempts, theta, starved, key, t):
         tried = draw_batch(batch)
         rate = best_departure_rate(tried @ rows_of.T, size)
         count = found + jnp.cumsum(rate >= instance.arrival_rate + instance.slackness, dtype=jnp.int32)
-        # The position of the k-th accepted one is the number of positions before it.
-        where = jnp.minimum(jnp.sum(count < wanted[:, None], axis=1), tried.shape[0] - 1)
+        where = jnp.minimum(jnp.searchsorted(count, wanted, method="scan_unrolled"), tried.shape[0] - 1)
         new = (wanted > found) & (wanted <= count[-1])
         return batch + 1, count[-1], jnp.where(new[:, None], tried[where], context)
 
@@ -300,4 +304,4 @@ def _overflowed(state):
 
 def _grow(state):
     """The state with twice the slots in both queues; leaves may have leading batch axes."""
-    return state._replace(queue=bag_grow(state.queue, Query(*_RECORD_AXES)), oracle=bag_grow(state.oracle, 0))
+    return state._replace(queue=bag_grow(state.queue), oracle=bag_grow(state.oracle))

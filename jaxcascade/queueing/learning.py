@@ -14,14 +14,15 @@ from jaxcascade.kernels import (
     factor_norm,
     factor_update,
     factor_update_products,
-    logistic_newton,
+    logistic_refit,
     mnl_newton,
     one_pass_step,
+    signed_history,
 )
 from jaxcascade.queueing.rounds import Feedback
 
 _ROUNDING = 128
-# Below it all N factors are updated at once, most of them by nothing; above it only those offered are touched.
+# Entries of all factors; beyond it a product with all of them is made for several rounds at once.
 _MOST_AT_ONCE = 4096
 _FEW_DIMENSIONS = 8
 # Rounds whose posterior samples are multiplied by the factors in one go: a round alone would read all N of them.
@@ -63,8 +64,8 @@ class Beliefs(NamedTuple):
       theta: ``[N, d]`` estimate.
       factor: ``[N, d, d]`` S_j with ``S_j S_j^T = V_j^{-1}``, ``V_j = lambda0 I + sum x x^T`` over offers of j.
       offers: ``[N]`` int32 n_j, how often j was offered.
-      memory: the estimator's own: a factor ``[N, d, d]`` of the inverse curvature (one pass), signed contexts
-        ``[N, capacity, d]`` by LLM (mle, K = 1), or a ``ChoiceHistory`` (mle, K >= 2).
+      memory: the estimator's own: a factor ``[N, d, d]`` of the inverse curvature (one pass), a
+        ``SignedHistory`` (mle, K = 1), or a ``ChoiceHistory`` (mle, K >= 2).
       ahead: samples of the coming rounds where the factors are large, else None.
     """
 
@@ -92,9 +93,9 @@ def no_beliefs(sizes: Sizes, regularisation: jax.Array, samples: int) -> Beliefs
     theta = jnp.zeros((number, dim), factor.dtype)
     memory: Any = factor
     if capacity and size == 1:
-        memory = jnp.zeros((number, capacity, dim), factor.dtype)
+        memory = signed_history(number, dim, capacity, regularisation)
     elif capacity:
-        memory = ChoiceHistory(jnp.zeros((capacity, dim), factor.dtype), jnp.zeros((capacity, number), jnp.int8))
+        memory = ChoiceHistory(jnp.zeros((dim, capacity), factor.dtype), jnp.zeros((number, capacity), jnp.int8))
     ahead = None
     if samples and draws_ahead(sizes):
         ahead = Ahead(*[jnp.zeros((number, dim, _AHEAD * samples), factor.dtype)] * 2)
@@ -119,15 +120,13 @@ def learn(sizes: Sizes, regularisation: jax.Array, beliefs: Beliefs, t: jax.Arra
     offered = jnp.any(same, axis=0) & feedback.served
     chosen = jnp.any(same & feedback.chosen[:, None], axis=0) & feedback.served
     context = jnp.where(feedback.served, feedback.context, 0)
-    at_once = not draws_ahead(sizes)
-    touched = jnp.arange(number) if at_once else servers
-    rows = jnp.where(offered[touched][:, None], context, 0)
+    rows = jnp.broadcast_to(context, (size, context.shape[0]))
 
     def put(whole, part):
-        return part if at_once else whole.at[servers].set(part)
+        return whole.at[servers].set(part)
 
     def take(whole):
-        return whole if at_once else whole[servers]
+        return whole[servers]
 
     ahead = beliefs.ahead
     if ahead is None:
@@ -138,18 +137,18 @@ def learn(sizes: Sizes, regularisation: jax.Array, beliefs: Beliefs, t: jax.Arra
         factor, ahead = put(beliefs.factor, part), ahead._replace(step=put(ahead.step, step))
     theta, memory = beliefs.theta, beliefs.memory
     if not capacity:
-        part, curvature = one_pass_step(take(theta), take(memory), rows, chosen[touched])
+        part, curvature = one_pass_step(take(theta), take(memory), rows, feedback.chosen)
         theta, memory = put(theta, part), put(memory, curvature)
     elif size == 1:
         server = servers[0]
         row = beliefs.offers[server]
-        memory = memory.at[server, row].set(jnp.where(feedback.chosen[0], context, -context))
+        last = jnp.where(feedback.chosen[0], context, -context)
         bound = _most_of_all_lanes(row + 1)
-        new = logistic_newton(theta[server], memory, server, bound, regularisation, factor[server])
+        new, memory = logistic_refit(theta[server], memory, last, server, row, bound, regularisation, factor[server])
         theta = jnp.where(offered[:, None], new, theta)
     else:
         code = offered.astype(jnp.int8) + chosen.astype(jnp.int8)
-        memory = ChoiceHistory(memory.context.at[t - 1].set(context), memory.code.at[t - 1].set(code))
+        memory = ChoiceHistory(memory.context.at[:, t - 1].set(context), memory.code.at[:, t - 1].set(code))
         new = mnl_newton(theta, memory, t, regularisation, factor)
         theta = jnp.where(feedback.served, new, theta)
     return Beliefs(theta, factor, beliefs.offers + offered, memory, ahead)
@@ -202,13 +201,15 @@ def posterior_steps(beliefs: Beliefs, t: jax.Array, normal: jax.Array) -> jax.Ar
     Args:
       beliefs: what is known, with the samples of round ``t`` if they are made ahead.
       t: ``[]`` int32, the round.
-      normal: ``[M, N, d]`` standard normal draws z; unused if they are made ahead.
+      normal: ``[M * N * d]`` standard normal draws z; unused if they are made ahead.
 
     Source: arXiv 2602.02061, Algorithm 1.
     """
     if beliefs.ahead is None:
         # The factors on the left and as they lie in memory: any other order copies all of them every round.
-        return jnp.moveaxis(beliefs.factor @ jnp.moveaxis(normal, 0, -1), -1, 0)
+        number, dim, _ = beliefs.factor.shape
+        columns = jnp.moveaxis(normal.reshape(-1, number, dim), 0, -1)
+        return jnp.moveaxis(beliefs.factor @ columns, -1, 0)
     number, dim, columns = beliefs.ahead.step.shape
     by_round = beliefs.ahead.step.reshape(number, dim, _AHEAD, columns // _AHEAD)
     return jnp.moveaxis(by_round[:, :, (t - 1) % _AHEAD], -1, 0)

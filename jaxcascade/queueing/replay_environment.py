@@ -1,18 +1,27 @@
 """Replay of retrial chains from a conversation log: a query comes back as often as its user did."""
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxcascade.core import Environment
-from jaxcascade.kernels import FREE, Bag, bag_add, bag_find, bag_first, bag_grow, bag_init, bag_serve, bag_size
+from jaxcascade.kernels import (
+    FREE,
+    Bag,
+    bag_add,
+    bag_find,
+    bag_first,
+    bag_grow,
+    bag_init,
+    bag_read,
+    bag_serve,
+)
 from jaxcascade.queueing.rounds import Feedback, Observation, metrics_of, round_metrics, sojourn_edges
 
 STATE_FEATURES = 2  # attempts and age, the last entries of a context
 _AGE_SCALE = 5.0
-_RECORD_AXES: Any = (0, 0, 0)  # of a Chain
 
 
 class Chain(NamedTuple):
@@ -93,33 +102,30 @@ def _observe(instance, state, noise, t):
     chain_state = jnp.stack([jnp.log2(queue.served + 2.0), jnp.log1p(age.astype(float)) / _AGE_SCALE], axis=-1)
     row = instance.embeddings[queue.record.node]
     context = row.at[:, -STATE_FEATURES:].set(chain_state.astype(row.dtype))
-    newcomer = jnp.where(jnp.any(queue.arrived == 2 * t - 1), 2 * t - 1, FREE)
-    return Observation(
-        context, queue.arrived, queue.served, bag_size(queue), newcomer, instance.tokens[queue.record.node]
-    )
+    newcomer = jnp.where(bag_find(queue, 2 * t - 1).found, 2 * t - 1, FREE)
+    return Observation(context, queue.arrived, queue.served, queue.size, newcomer, instance.tokens[queue.record.node])
 
 
 def _step(edges, instance, state, action, t):
     queue, oracle = state.queue, state.oracle
-    length, oracle_length = bag_size(queue), bag_size(oracle)
+    length, oracle_length = queue.size, oracle.size
     seen = _observe(instance, state, (), t)
     query = action.query
     if query is None:  # not computed in vain: a reduction of pairs that nobody reads crashes jaxlib 0.10.2
-        query = bag_first(queue, queue.arrived != FREE, -queue.record.left)
-    here = bag_find(queue, query)
-    served = jnp.any(here)
-    record = queue.record
-    leaves = jnp.any(here & (record.left == 1))
-    stayed = jnp.sum(jnp.where(here, t - record.joined, 0))
-    tries = jnp.sum(jnp.where(here, queue.served, 0))
-    context = here.astype(seen.context.dtype) @ seen.context
+        query = bag_first(queue, -queue.record.left)
+    place = bag_find(queue, query)
+    served = place.found
+    _, tries, chain = bag_read(queue, place.slot)
+    leaves = served & (chain.left == 1)
+    stayed = t - chain.joined
+    context = seen.context[place.slot]
 
-    queue = _serve(queue, here, leaves, t)
-    left = jnp.maximum(record.left - here, 1)
-    queue = queue._replace(record=Chain(record.node + (here & ~leaves), left, record.joined))
-    ahead = bag_find(oracle, bag_first(oracle, oracle.arrived != FREE, -oracle.record))
-    oracle = _serve(oracle, ahead, jnp.any(ahead & (oracle.record == 1)), t)
-    oracle = oracle._replace(record=jnp.maximum(oracle.record - ahead, 1))
+    queue, stays = _serve(queue, place, leaves, t)
+    record = queue.record
+    queue = queue._replace(record=Chain(record.node + stays, record.left - stays, record.joined))
+    ahead = bag_find(oracle, bag_first(oracle, -oracle.record))
+    oracle, stays = _serve(oracle, ahead, bag_read(oracle, ahead.slot)[2] == 1, t)
+    oracle = oracle._replace(record=oracle.record - stays)
 
     arrives = instance.arrivals[t - 1]
     node, after = instance.chain_start[state.begun], instance.chain_start[state.begun + 1]
@@ -147,10 +153,11 @@ def _step(edges, instance, state, action, t):
     return state, Feedback(served, context, jnp.zeros((1,), jnp.int32), leaves[None]), metrics
 
 
-def _serve(bag, here, leaves, t):
-    """The bag after the service of a chain, which leaves or comes back under a new name."""
-    bag = bag_serve(bag, here, leaves)
-    return bag._replace(arrived=jnp.where(here & ~leaves, 2 * t, bag.arrived))
+def _serve(bag, place, leaves, t):
+    """The bag after the service of a chain, which leaves or comes back under a new name, and where it comes back."""
+    stays = (jnp.arange(bag.arrived.shape[0]) == place.slot) & place.found & ~leaves
+    bag = bag_serve(bag, place, leaves)
+    return bag._replace(arrived=jnp.where(stays, 2 * t, bag.arrived)), stays
 
 
 def _full(state):
@@ -159,4 +166,4 @@ def _full(state):
 
 def _grow(state):
     """The state with twice the slots in both queues; leaves may have leading batch axes."""
-    return state._replace(queue=bag_grow(state.queue, Chain(*_RECORD_AXES)), oracle=bag_grow(state.oracle, 0))
+    return state._replace(queue=bag_grow(state.queue), oracle=bag_grow(state.oracle))
