@@ -202,6 +202,6 @@ with plt.style.context(jc.plotting.STYLE):
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
 
 # %% [markdown]
-# Try this: `arrival_rate=0.2` or `"random"` in the place of `"router"` throughout; `cents_error = 20`, for which the cascade
-# looks less often and the expert is hardly worth asking; `service_rate=0.05`, an expert who is nearly always busy;
-# `agreement` that tells less, say .8 against .7.
+# Try this: `arrival_rate=0.2`; the router "zero" instead of "knn", which sends every prompt to the model that is best on
+# average; `cents_error = 20`, less than a look by the expert costs; `service_rate=0.05`, an expert who is nearly always
+# busy; an agreement that tells less, say .8 for right answers and .7 for wrong ones.
