@@ -85,9 +85,9 @@ grid = jc.sweep(
         {"kl-pbd": jc.deferral.kl_pbd()},
     ),
     {"service_rate": [0.1, 0.5, 0.9]},
-    num_steps=1_500,
+    num_steps=1_000,
     num_seeds=10,
-    snapshot=750,
+    snapshot=500,
 )
 jc.plotting.plot_curves(grid, "labels")
 
@@ -95,7 +95,7 @@ jc.plotting.plot_curves(grid, "labels")
 for rate in grid.axes["service_rate"]:
     at = grid.select(service_rate=rate)
     queue, deferrals = at.final("kl-pbd", "queue_length_mean"), at.final("kl-pbd", "deferrals")
-    delay = (queue * 1_500 / deferrals).mean()  # Little's law
+    delay = (queue * 1_000 / deferrals).mean()  # Little's law
     regret = at.interval("kl-pbd", "regret")
     print(
         f"service rate {rate}: {queue.mean():.1f} labels on their way, each {delay:.1f} rounds late,"
