@@ -1,4 +1,4 @@
-"""The README's code blocks and the quickstart run as they stand."""
+"""The README's code blocks and all notebooks run as they stand."""
 
 import os
 import re
