@@ -89,6 +89,7 @@ def _parser():
         type=_setting,
         help="put a TOML value in place of the file's, as in --set instance.gap=0.04; may be repeated",
     )
+    run.add_argument("--memory", metavar="SIZE", help="most memory to take, as 2GiB; chunks of seeds are made to fit")
     run.add_argument("--save-every", metavar="SECONDS", type=float, default=10.0, help="least time between two saves")
     shares = run.add_argument_group("many cores, devices and hosts", "the numbers are the same, bit for bit")
     shares.add_argument("--devices", metavar="N", type=int, help="devices to use; splits a CPU into as many")
@@ -173,6 +174,7 @@ def _run_experiment(arguments):
                 config,
                 progress,
                 seed_chunk=arguments.seed_chunk,
+                memory=arguments.memory,
                 devices=arguments.devices,
                 checkpoint=folder.checkpoint_folder(out),
                 save_every=arguments.save_every,
