@@ -89,6 +89,10 @@ def _parser():
         type=_setting,
         help="put a TOML value in place of the file's, as in --set instance.gap=0.04; may be repeated",
     )
+    run.add_argument("--memory", metavar="SIZE", help="most memory to take, as 2GiB; chunks of seeds are made to fit")
+    run.add_argument(
+        "--compilation-cache", metavar="DIR", help="keep compiled programs in DIR, where the next run finds them"
+    )
     run.add_argument("--save-every", metavar="SECONDS", type=float, default=10.0, help="least time between two saves")
     shares = run.add_argument_group("many cores, devices and hosts", "the numbers are the same, bit for bit")
     shares.add_argument("--devices", metavar="N", type=int, help="devices to use; splits a CPU into as many")
@@ -122,6 +126,7 @@ def _parser():
 def _run(arguments):
     import jax
 
+    from jaxcascade._compilation_cache import kept_programs
     from jaxcascade.devices import processes, set_cpu_devices
 
     before = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
@@ -129,7 +134,10 @@ def _run(arguments):
     try:
         if arguments.devices is not None:
             set_cpu_devices(arguments.devices)
-        with processes(arguments.coordinator, arguments.num_processes, arguments.process_id):
+        with (
+            processes(arguments.coordinator, arguments.num_processes, arguments.process_id),
+            kept_programs(arguments.compilation_cache),
+        ):
             if arguments.all is None:
                 _run_experiment(arguments)
             else:
@@ -173,6 +181,7 @@ def _run_experiment(arguments):
                 config,
                 progress,
                 seed_chunk=arguments.seed_chunk,
+                memory=arguments.memory,
                 devices=arguments.devices,
                 checkpoint=folder.checkpoint_folder(out),
                 save_every=arguments.save_every,

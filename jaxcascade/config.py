@@ -118,6 +118,7 @@ def run_config(
     progress: Callable[[str, int, int], None] | None = None,
     *,
     seed_chunk: int | None = None,
+    memory: int | str | None = None,
     devices: int | None = None,
     checkpoint: str | os.PathLike | None = None,
     save_every: float = 10.0,
@@ -128,6 +129,7 @@ def run_config(
       config: the experiment.
       progress: called with (policy, seed-rounds done, seed-rounds in all).
       seed_chunk: most seeds a device runs at once, as for ``compare``.
+      memory: most bytes that this process may take, as for ``compare``.
       devices: number of devices to share the chunks.
       checkpoint: folder in which the state is saved, and from which an interrupted run goes on.
       save_every: least seconds between two saves of the same seeds.
@@ -144,6 +146,7 @@ def run_config(
         "record": config.record,
         "snapshot": config.snapshot,
         "seed_chunk": seed_chunk,
+        "memory": memory,
         "devices": devices,
         "checkpoint": checkpoint,
         "save_every": save_every,

@@ -194,6 +194,30 @@ class _Job(NamedTuple):
         return self.chunk * (1 if self.mesh is None else self.mesh.size)
 
 
+def default_seed_chunk(environment: Environment, policy: Policy, batch: int, models: Any) -> int:
+    """Most seeds that a device runs at once, times the batch, where nobody says so; 0 where one is already too many.
+
+    Args:
+      environment: the environment.
+      policy: the policy without its params.
+      batch: number of instances G, or 0 for one instance without a leading axis.
+      models: the models, or their shapes.
+    """
+    one_seed = jax.eval_shape(partial(_init_batch, environment, policy, batch > 0, 1), models)
+    return min(_SEED_CHUNK, max(batch, 1) * (_CACHE_BYTES // max(num_bytes(one_seed), 1)))
+
+
+def share_seeds(num_seeds: int, most: int, devices: int | None) -> tuple[int, Mesh | None]:
+    """Seeds of a chunk, at most ``most`` and as even as they go, and the mesh of the devices that have one each."""
+    chunks = math.ceil(num_seeds / most)
+    return math.ceil(num_seeds / chunks), seed_mesh(min(count_devices(devices), chunks))
+
+
+def num_bytes(tree: Any) -> int:
+    """Bytes of all leaves of a pytree of arrays or of their shapes."""
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
 def run_block(
     environment: Environment,
     policy: Policy,
@@ -246,17 +270,14 @@ def run_block(
     models = _setup_batch(environment, policy, batched, with_float_type(instance), with_float_type(params), num_steps)
     setup_seconds = time.perf_counter() - clock
     if seed_chunk is None:
-        one_seed = jax.eval_shape(partial(_init_batch, environment, policy, batched, 1), models)
-        size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(one_seed))
-        seed_chunk = min(_SEED_CHUNK, copies * (_CACHE_BYTES // max(size, 1)))
-    chunks = math.ceil(num_seeds / max(seed_chunk // copies, 1))
-    mesh = seed_mesh(min(count_devices(devices), chunks))
+        seed_chunk = default_seed_chunk(environment, policy, batch, models)
+    chunk, mesh = share_seeds(num_seeds, max(seed_chunk // copies, 1), devices)
     job = _Job(
         environment,
         policy,
         batched,
         place(models, mesh, EVERYWHERE),
-        math.ceil(num_seeds / chunks),
+        chunk,
         mesh,
         seed,
         _stops(steps, num_steps, snapshot),
@@ -314,6 +335,7 @@ def _run_unit(job: _Job, first: int, growths: int) -> Unit:
     advance = partial(_advance_batch, job.environment, job.policy, job.batched, job.models, keys, mesh=job.mesh)
     seconds = _compile(advance, carry)
     unit = unit._replace(carry=carry, compile_seconds=unit.compile_seconds + seconds)
+    del carry  # so that only the unit holds the state, and only the last one
     if job.policy.calibration and not unit.done:
         unit, _ = _advance_growing(job, advance, unit, 1 - job.policy.calibration, 0)
     written = time.monotonic()

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcascade._identity import identify
+from jaxcascade._memory import Request, Run, parse_memory, plan_chunks
 from jaxcascade.arrays import read_npz, write_npz
 from jaxcascade.checkpoint import Checkpoint, open_checkpoint
 from jaxcascade.core import Policy, choose, get_system, system_of
@@ -232,6 +233,7 @@ def compare(
     axis: tuple[str, Sequence] | None = None,
     snapshot: int | None = None,
     seed_chunk: int | None = None,
+    memory: int | str | None = None,
     devices: int | None = None,
     checkpoint: str | os.PathLike | None = None,
     save_every: float = 10.0,
@@ -250,6 +252,10 @@ def compare(
         batch runs in one program.
       snapshot: round after which the policies' rules are recorded.
       seed_chunk: most seeds a device runs at once; by default 128, fewer where a learner remembers every round.
+      memory: most bytes that this process may take, a number or text such as ``"2 GiB"``: on a CPU with Python and the
+        compiler, for which 640 MiB and 64 MiB a policy are set aside. Chunks of seeds are made so small that state,
+        XLA's temporaries and results fit. Smaller chunks change results by no more than rounding, and chunks that
+        fit as they are, by nothing. Queues that outgrow their buffers take more than was planned.
       devices: number of this process's devices to share the chunks, by default all; the numbers stay the same.
       checkpoint: folder in which the state is saved; the same study called again goes on from there and ends with
         the same numbers. Remove the folder once the study is saved.
@@ -260,6 +266,9 @@ def compare(
       ValueError: on impossible arguments, before anything is run, or a checkpoint that is damaged or of another study.
       FloatingPointError: if a policy's check of its own numbers failed.
       OSError: if the checkpoint cannot be written.
+
+    Warns:
+      UserWarning: before anything is run, if the study does not fit into ``memory`` or into what the machine has left.
     """
     options: dict[str, Any] = {
         "num_steps": num_steps,
@@ -268,6 +277,7 @@ def compare(
         "record": record,
         "snapshot": snapshot,
         "seed_chunk": seed_chunk,
+        "memory": memory,
         "devices": devices,
         "checkpoint": checkpoint,
         "save_every": save_every,
@@ -296,6 +306,7 @@ def sweep(
     record: int | Sequence[int] = 50,
     snapshot: int | None = None,
     seed_chunk: int | None = None,
+    memory: int | str | None = None,
     devices: int | None = None,
     checkpoint: str | os.PathLike | None = None,
     save_every: float = 10.0,
@@ -316,6 +327,10 @@ def sweep(
       record: how many evenly spaced rounds to record, or the rounds themselves.
       snapshot: round after which the policies' rules are recorded; the points must then agree in shapes.
       seed_chunk: most seeds a device runs at once; by default 128, fewer where a learner remembers every round.
+      memory: most bytes that this process may take, a number or text such as ``"2 GiB"``: on a CPU with Python and the
+        compiler, for which 640 MiB and 64 MiB a policy are set aside. Chunks of seeds are made so small that state,
+        XLA's temporaries and results fit. Smaller chunks change results by no more than rounding, and chunks that
+        fit as they are, by nothing. Queues that outgrow their buffers take more than was planned.
       devices: number of this process's devices to share the chunks, by default all; the numbers stay the same.
       checkpoint: folder in which the state is saved; the same study called again goes on from there and ends with
         the same numbers. Remove the folder once the study is saved.
@@ -327,6 +342,9 @@ def sweep(
       ValueError: on impossible arguments, before anything is run, or a checkpoint that is damaged or of another study.
       FloatingPointError: if a policy's check of its own numbers failed.
       OSError: if the checkpoint cannot be written.
+
+    Warns:
+      UserWarning: before anything is run, if the study does not fit into ``memory`` or into what the machine has left.
     """
     if isinstance(num_seeds, bool) or not isinstance(num_seeds, (int, np.integer)) or num_seeds < 1:
         raise ValueError(f"num_seeds: expected a whole number >= 1, got {num_seeds!r}")
@@ -337,6 +355,7 @@ def sweep(
         raise ValueError(f"snapshot: expected a round within 1..{num_steps}, got {snapshot!r}")
     if seed_chunk is not None and seed_chunk < 1:
         raise ValueError(f"seed_chunk: expected a whole number >= 1, got {seed_chunk!r}")
+    budget = parse_memory(memory)
     for name, values in grid.items():
         if not len(values):
             raise ValueError(f"{name}: expected at least one value, got none")
@@ -354,6 +373,13 @@ def sweep(
     if snapshot is not None and len({_static_form(instance) for instance, _ in made}) > 1:
         raise ValueError("snapshot: expected instances of the same shapes at every point of the grid")
     devices = count_devices(devices)
+    blocks = [
+        (name, group, members, _request(made, environments, name, members))
+        for name in names
+        for group, members in enumerate(_groups(made, environments, name))
+    ]
+    run = Run(num_steps, num_seeds, len(steps), snapshot is not None, devices, checkpoint is not None)
+    plans = plan_chunks([request for *_, request in blocks], run, seed_chunk, budget)
     folder = None
     if checkpoint is not None:
         numbers = {
@@ -362,62 +388,54 @@ def sweep(
             "seed": int(seed),
             "record": steps.tolist(),
         }
-        numbers |= {"snapshot": snapshot, "seed_chunk": seed_chunk, "devices": devices, "system": system.name}
+        chunks = seed_chunk if budget is None else [chunk for chunk, _ in plans]
+        numbers |= {"snapshot": snapshot, "seed_chunk": chunks, "devices": devices, "system": system.name}
         manifest = open_checkpoint(checkpoint, identify(made, environments, **numbers))
         folder = Checkpoint(os.fspath(checkpoint), "", manifest, save_every)
     shape = tuple(len(values) for values in grid.values())
     total = len(points) * len(names) * num_seeds * num_steps
     done = 0
-    curves: dict[str, dict[str, np.ndarray]] = {name: {} for name in names}
+    curves: dict[str, dict[str, np.ndarray]] = {}
     snapshots: dict[str, dict[str, np.ndarray]] = {}
-    times: dict[str, dict[str, float]] = {}
-    for number, name in enumerate(names):
-        found: list = [None] * len(points)
-        times[name] = {"compile_seconds": 0.0, "run_seconds": 0.0}
-        for group, members in enumerate(_groups(made, environments, name)):
-            batch = len(members) if len(points) > 1 else 0
-            instance, params = (
-                jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees) if batch else trees[0]
-                for trees in (
-                    [made[i][0] for i in members],
-                    [jax.tree.map(jnp.asarray, made[i][1][name].params) for i in members],
-                )
-            )
+    found: list = [None] * len(points)
+    times = {name: {"compile_seconds": 0.0, "run_seconds": 0.0} for name in names}
+    for (name, group, members, request), (chunk, seconds) in zip(blocks, plans, strict=True):
 
-            def report(rounds: int, name: str = name) -> None:
-                nonlocal done
-                done += rounds
-                if progress:
-                    progress(name, min(done, total), total)
+        def report(rounds: int, name: str = name) -> None:
+            nonlocal done
+            done += rounds
+            if progress:
+                progress(name, min(done, total), total)
 
-            block = run_block(
-                environments[members[0]],
-                made[members[0]][1][name],
-                instance,
-                params,
-                batch=batch,
-                seed=seed,
-                num_steps=num_steps,
-                num_seeds=num_seeds,
-                steps=steps,
-                snapshot=snapshot,
-                seed_chunk=seed_chunk,
-                devices=devices,
-                checkpoint=None if folder is None else folder._replace(block=f"{number}-{group}"),
-                progress=report,
-                name=name,
+        block = run_block(
+            request.environment,
+            request.policy,
+            *_stacked(made, name, members),
+            batch=request.batch,
+            seed=seed,
+            num_steps=num_steps,
+            num_seeds=num_seeds,
+            steps=steps,
+            snapshot=snapshot,
+            seed_chunk=chunk,
+            devices=devices,
+            checkpoint=None if folder is None else folder._replace(block=f"{names.index(name)}-{group}"),
+            progress=report,
+            name=name,
+        )
+        times[name]["compile_seconds"] += seconds + block.compile_seconds
+        times[name]["run_seconds"] += block.run_seconds
+        for position, index in enumerate(members):
+            found[index] = (
+                {k: v[position] for k, v in block.metrics.items()},
+                {k: v[position] for k, v in block.snapshot.items()},
             )
-            times[name]["compile_seconds"] += block.compile_seconds
-            times[name]["run_seconds"] += block.run_seconds
-            for position, index in enumerate(members):
-                found[index] = (
-                    {k: v[position] for k, v in block.metrics.items()},
-                    {k: v[position] for k, v in block.snapshot.items()},
-                )
-        curves[name] = _grid([f[0] for f in found], shape)
-        rules = _grid([f[1] for f in found], shape)
-        if rules:
-            snapshots[name] = rules
+        if None not in found:  # the policy's last block
+            curves[name] = _grid([f[0] for f in found], shape)
+            rules = _grid([f[1] for f in found], shape)
+            if rules:
+                snapshots[name] = rules
+            found = [None] * len(points)
     meta = {
         "seed": int(seed),
         "num_steps": int(num_steps),
@@ -464,6 +482,21 @@ def _groups(made, environments, name):
         key = (environments[index], static, _static_form(instance))
         groups.setdefault(key, []).append(index)
     return groups.values()
+
+
+def _stacked(made, name, members):
+    """Instance and hyper-parameters of the points ``members``, with a leading axis unless there is one point in all."""
+    trees = [made[i][0] for i in members], [jax.tree.map(jnp.asarray, made[i][1][name].params) for i in members]
+    if len(made) == 1:
+        return trees[0][0], trees[1][0]
+    return tuple(jax.tree.map(lambda *leaves: jnp.stack(leaves), *tree) for tree in trees)
+
+
+def _request(made, environments, name, members):
+    """The block of the points ``members``, with shapes in the place of arrays."""
+    instance, params = jax.eval_shape(lambda: _stacked(made, name, members))
+    batch = len(members) if len(made) > 1 else 0
+    return Request(name, environments[members[0]], made[members[0]][1][name], instance, params, batch)
 
 
 def _static_form(instance):
