@@ -131,7 +131,8 @@ def environment(
     else:
         share = acceptance(instance) if is_concrete(instance) else _UNKNOWN_ACCEPTANCE
         attempts = _attempts(max(share, LEAST_ACCEPTANCE))
-    return _make(instance.num_llms, num_steps, int(slots), int(oracle_slots), attempts)
+    up_to = 1 << (int(num_steps) - 1).bit_length()  # so that another horizon is mostly the same program
+    return _make(instance.num_llms, up_to, int(slots), int(oracle_slots), attempts)
 
 
 def _attempts(share):
