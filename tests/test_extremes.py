@@ -48,10 +48,13 @@ def edges(request):
     arrival = np.full(levels, 1 / levels)
 
     def make(**costs):
-        return deferral.make_instance(accuracy, arrival, queue_capacity=capacity, **costs), DEFERRAL
+        return deferral.make_instance(accuracy, arrival, queue_capacity=capacity, **costs), policies
 
+    policies, grid = DEFERRAL, COSTS | {"service_rate": [slow, 1.0]}
+    if capacity > 1:  # whose tables take seconds
+        policies, grid = {name: DEFERRAL[name] for name in ("kl-pbd", "oracle")}, grid | {"cost_expert": [1.0]}
     with mode():
-        study = jc.sweep(make, COSTS | {"service_rate": [slow, 1.0]}, num_steps=30, num_seeds=3, record=2)
+        study = jc.sweep(make, grid, num_steps=30, num_seeds=3, record=2)
     return study, accuracy, capacity
 
 
@@ -80,6 +83,7 @@ def test_deferral_costs_are_what_was_paid_and_the_drain(edges):
             np.testing.assert_allclose(found["cost"], paid + drain, rtol=1e-5, atol=1e-5 * scale, err_msg=policy)
 
 
+@pytest.mark.parametrize("edges", list(SIZES)[:2], indirect=True, scope="module")
 def test_deferral_with_an_expert_who_is_free_or_too_dear(edges):
     study, accuracy, _ = edges
     always = study.select(service_rate=1.0, cost_holding=0.0)
