@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxcascade._programs import _advance_batch, _init_batch, _inspect_batch, _setup_batch, seed_keys
+from jaxcascade._programs import _init_batch, _inspect_batch, _setup_batch, advance_program, seed_keys
 from jaxcascade.core import Environment, Policy, with_float_type
 from jaxcascade.devices import EVERYWHERE, SEEDS, by_seeds
 from jaxcascade.simulate import default_seed_chunk, num_bytes, share_seeds
@@ -111,7 +111,9 @@ def plan_chunks(
     plans, most, worst = [], 0, ""
     for request in requests:
         models = _models(request, run.num_steps)
-        chunk = seed_chunk or default_seed_chunk(request.environment, _bare(request), request.batch, models)
+        chunk = seed_chunk or default_seed_chunk(
+            request.environment, _bare(request), request.batch, models, run.num_steps
+        )
         seconds, copies = 0.0, max(request.batch, 1)
         seeds = max(chunk // copies, 1)
         if memory is None:
@@ -231,7 +233,7 @@ def _compiled_bytes(request, run, models, seeds):
     keys = _laid_out(keys, mesh, PartitionSpec(SEEDS))
     models = _laid_out(models, mesh, EVERYWHERE)
     # To the letter what the runner calls, so that it finds the program compiled.
-    lowered = _advance_batch.lower(
+    lowered = advance_program(request.environment, run.saved).lower(
         request.environment, _bare(request), batched, models, keys, carry, np.int32(1), np.int32(0), mesh=mesh
     )
     found = lowered.compile().memory_analysis()
@@ -239,6 +241,7 @@ def _compiled_bytes(request, run, models, seeds):
         return chunk, _least_bytes(request, run, models, seeds)
     copies = _CHECKPOINT_COPIES * found.output_size_in_bytes if run.saved else 0
     working = found.argument_size_in_bytes + found.output_size_in_bytes + max(found.temp_size_in_bytes, copies)
+    working -= found.alias_size_in_bytes
     return chunk, _size(mesh) * working
 
 

@@ -106,7 +106,6 @@ def _init_batch(environment, policy, batched, num_seeds, models):
     return jax.vmap(one)(models) if batched else one(models)
 
 
-@partial(jax.jit, static_argnames=("environment", "policy", "batched", "mesh"))
 def _advance_batch(environment, policy, batched, models, keys, carry, start, stop, mesh=None):
     def every(models, keys, carry, start, stop):
         def one(models, carry):
@@ -117,6 +116,20 @@ def _advance_batch(environment, policy, batched, models, keys, carry, start, sto
     seeds = by_seeds(batched)
     specs = (EVERYWHERE, PartitionSpec(SEEDS), seeds, EVERYWHERE, EVERYWHERE)
     return on_each(every, mesh, specs, seeds)(models, keys, carry, start, stop)
+
+
+_ADVANCE_STATIC = ("environment", "policy", "batched", "mesh")
+_advance_in_place = jax.jit(_advance_batch, static_argnames=_ADVANCE_STATIC, donate_argnames="carry")
+_advance_batch = jax.jit(_advance_batch, static_argnames=_ADVANCE_STATIC)
+
+
+def advance_program(environment, saved):
+    """The program of a block's rounds: it takes over the carry's memory unless somebody may need the old carry.
+
+    That is a run that is saved, which may be interrupted, and one that is repeated when a buffer was too small. A
+    long history would otherwise be copied whole at every stop.
+    """
+    return _advance_batch if saved or environment.overflowed else _advance_in_place
 
 
 @partial(jax.jit, static_argnames=("environment", "policy", "batched", "num_seeds", "mesh"))

@@ -16,7 +16,6 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
 from jaxcascade._programs import (
-    _advance_batch,
     _audit,
     _audit_batch,
     _init,
@@ -25,6 +24,7 @@ from jaxcascade._programs import (
     _rounds,
     _setup,
     _setup_batch,
+    advance_program,
     seed_keys,
 )
 from jaxcascade.checkpoint import Checkpoint, Unit, load_unit, pack, restore, save_unit, unpack
@@ -37,6 +37,7 @@ _SEED_CHUNK = 128
 # A learner that remembers much has up to megabytes a seed: few seeds at once then fit the cache, which is faster
 # (maximum likelihood of queueing: 29 microseconds against 48) and takes less memory.
 _CACHE_BYTES = 4 * 2**20
+_LEAST_CHUNK, _SHORT_BYTES = 8, 2 * 2**20
 
 
 class Trajectories(NamedTuple):
@@ -194,17 +195,23 @@ class _Job(NamedTuple):
         return self.chunk * (1 if self.mesh is None else self.mesh.size)
 
 
-def default_seed_chunk(environment: Environment, policy: Policy, batch: int, models: Any) -> int:
+def default_seed_chunk(environment: Environment, policy: Policy, batch: int, models: Any, num_steps: int) -> int:
     """Most seeds that a device runs at once, times the batch, where nobody says so; 0 where one is already too many.
+
+    As many as keep what the scan carries below 4 MiB, at most 128. Histories as long as the horizon are not read in
+    every round: 8 seeds, or as many as keep the rest below 2 MiB, share a round's calls in any case.
 
     Args:
       environment: the environment.
       policy: the policy without its params.
       batch: number of instances G, or 0 for one instance without a leading axis.
       models: the models, or their shapes.
+      num_steps: horizon T.
     """
     one_seed = jax.eval_shape(partial(_init_batch, environment, policy, batch > 0, 1), models)
-    return min(_SEED_CHUNK, max(batch, 1) * (_CACHE_BYTES // max(num_bytes(one_seed), 1)))
+    short = [leaf for leaf in jax.tree.leaves(one_seed) if max(leaf.shape, default=0) < num_steps]
+    least = min(_LEAST_CHUNK, _SHORT_BYTES // max(num_bytes(short), 1))
+    return min(_SEED_CHUNK, max(batch, 1) * max(_CACHE_BYTES // max(num_bytes(one_seed), 1), least))
 
 
 def share_seeds(num_seeds: int, most: int, devices: int | None) -> tuple[int, Mesh | None]:
@@ -252,8 +259,8 @@ def run_block(
       num_seeds: number of seeds.
       steps: ``[R]`` rounds to record.
       snapshot: round after which ``policy.inspect`` is recorded.
-      seed_chunk: most seeds at once on a device (times ``batch``), by default 128, or as many as keep what the
-        scan carries below 4 MiB, at least one.
+      seed_chunk: most seeds at once on a device (times ``batch``), by default as
+        ``default_seed_chunk`` says.
       devices: number of this process's devices to use, by default all.
       checkpoint: where the state is saved, and found after an interruption.
       progress: called with the number of seed-rounds done since the last call.
@@ -270,7 +277,7 @@ def run_block(
     models = _setup_batch(environment, policy, batched, with_float_type(instance), with_float_type(params), num_steps)
     setup_seconds = time.perf_counter() - clock
     if seed_chunk is None:
-        seed_chunk = default_seed_chunk(environment, policy, batch, models)
+        seed_chunk = default_seed_chunk(environment, policy, batch, models, num_steps)
     chunk, mesh = share_seeds(num_seeds, max(seed_chunk // copies, 1), devices)
     job = _Job(
         environment,
@@ -332,8 +339,9 @@ def _run_unit(job: _Job, first: int, growths: int) -> Unit:
     carry = place(carry if saved is None else restore(carry, saved.carry), job.mesh, by_seeds(job.batched))
     keys = seed_keys(jax.random.key(job.seed), jnp.arange(first, first + job.width))
     keys = place(keys, job.mesh, PartitionSpec(SEEDS))
-    advance = partial(_advance_batch, job.environment, job.policy, job.batched, job.models, keys, mesh=job.mesh)
-    seconds = _compile(advance, carry)
+    program = advance_program(job.environment, job.checkpoint is not None)
+    advance = partial(program, job.environment, job.policy, job.batched, job.models, keys, mesh=job.mesh)
+    carry, seconds = _compile(job, advance, carry)
     unit = unit._replace(carry=carry, compile_seconds=unit.compile_seconds + seconds)
     del carry  # so that only the unit holds the state, and only the last one
     if job.policy.calibration and not unit.done:
@@ -376,11 +384,11 @@ def _to_stop(job: _Job, advance: Callable, unit: Unit, stop: int) -> Unit:
     return unit
 
 
-def _compile(advance, carry):
-    """Seconds that a call without any round takes: it compiles, or costs nothing."""
+def _compile(job, advance, carry):
+    """The carry, and the seconds that a call without any round takes: it compiles, or costs nothing."""
     clock = time.perf_counter()
-    jax.block_until_ready(advance(carry, np.int32(1), np.int32(0)))
-    return time.perf_counter() - clock
+    carry = jax.block_until_ready(advance(carry, np.int32(1), np.int32(0)))[0]
+    return place(carry, job.mesh, by_seeds(job.batched)), time.perf_counter() - clock
 
 
 def _advance_growing(job, advance, unit, start, stop):
@@ -395,7 +403,8 @@ def _advance_growing(job, advance, unit, start, stop):
         ):
             break
         carry = place(_grown(environment, carry), job.mesh, by_seeds(job.batched))
-        growths, growing = growths + 1, growing + _compile(advance, carry)
+        carry, seconds = _compile(job, advance, carry)
+        growths, growing = growths + 1, growing + seconds
     sums = jax.device_get(sums)
     # An empty leaf comes back laid out otherwise, for which the next call would compile again.
     after = place(after, job.mesh, by_seeds(job.batched))

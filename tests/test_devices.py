@@ -176,8 +176,9 @@ else:
 
 def test_the_programs_of_the_runner_call_no_lapack():
     # On two CPU devices of one process batched LAPACK can wait for ever (jaxlib 0.10.2).
+    from jaxcascade._programs import _advance_batch, _init_batch, _setup_batch, seed_keys
     from jaxcascade.core import with_float_type
-    from jaxcascade.simulate import _advance_batch, _init_batch, _setup_batch, prepare, seed_keys
+    from jaxcascade.simulate import prepare
 
     instance = jc.cascade.synthetic(context_size=4, output_size=4, feature_size=2)
     policy = jc.cascade.dow()

@@ -11,6 +11,7 @@ from jaxcascade.cascade.instance import TABULATED, Instance
 from jaxcascade.cascade.laws import num_uniforms, sample, tables, uniforms
 from jaxcascade.cascade.oracle import IndexTable, context_terms, index_table, indices_at, play, population
 from jaxcascade.core import MEAN, SUM, Environment
+from jaxcascade.kernels.design_matrix import row_sums
 
 _TOTALS = (
     ("regret", SUM),
@@ -177,7 +178,7 @@ def _draw_family(key, instance, lookup, table):
     terms = context_terms(instance, context)
     features = terms.shift + terms.scale[:, None] * (xi @ instance.D.T)
     value = jax.nn.sigmoid(features @ instance.theta)
-    sums = terms.scale * jnp.sum(instance.beta1 * jnp.abs(xi), axis=-1)
+    sums = terms.scale * row_sums(instance.beta1 * jnp.abs(xi))
     cost = terms.cost + instance.c1 * jax.nn.sigmoid(sums)
     index = jnp.full((boxes,), jnp.nan, value.dtype) if table is None else indices_at(instance, table, terms)
     return Noise(context, features, value, cost, index, (rewards + 1) / 2)

@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxcascade.kernels.design_matrix import row_sums
+
 LAWS = ("uniform", "truncated_gaussian", "truncated_student")
 KEPT = 0.99  # share of the untruncated law inside the ball
 
@@ -98,7 +100,7 @@ def sample(law: str, table: jax.Array, uniforms: jax.Array) -> jax.Array:
         return uniforms
     if law == "truncated_gaussian":
         normal = math.sqrt(2) * lax.erf_inv(uniforms[..., :-1])
-        length = jnp.sqrt(jnp.sum(normal**2, axis=-1))
+        length = jnp.sqrt(row_sums(normal**2))
         place = (uniforms[..., -1] + 1) / 2 * (_RADIUS_POINTS - 1)
         floor = jnp.minimum(place.astype(jnp.int32), _RADIUS_POINTS - 2)
         again = table[floor] + (place - floor) * (table[floor + 1] - table[floor])

@@ -8,6 +8,7 @@ from jax import lax
 
 from jaxcascade.cascade.instance import TABULATED, Instance
 from jaxcascade.cascade.laws import projection_nodes, sample_many
+from jaxcascade.kernels.design_matrix import row_sums
 from jaxcascade.kernels.reservation_index import reservation_index
 
 # 64 nodes leave 1e-4 of an index, 128 half of that; the rest is the table's own.
@@ -75,7 +76,7 @@ def indices_at(instance: Instance, table: IndexTable, terms: ContextTerms) -> ja
     """
     place = (terms.scale - 0.5) * (_SCALES - 1)
     hats = jnp.maximum(1 - jnp.abs(place[:, None] - jnp.arange(_SCALES)), 0)  # linear interpolation as a product
-    cost = terms.cost + instance.c1 * jnp.sum(hats * table.cost, axis=-1)
+    cost = terms.cost + instance.c1 * row_sums(hats * table.cost)
     value = jax.nn.sigmoid(instance.theta @ terms.shift + terms.scale[:, None] * table.nodes)
     return reservation_index(value, cost, ascending=True)
 
