@@ -155,7 +155,9 @@ def _simulate(environment, policy, instance, params, key, num_steps, num_seeds, 
     carry = _init(environment, policy, models, num_seeds)
     if policy.calibration:
         carry, _ = _rounds(environment, policy, models, keys, carry, 1 - policy.calibration, 0)
-    ends = jnp.asarray(steps, jnp.int32)
+    # Stops between the records keep sums of whole numbers, such as queue lengths, within int32.
+    stops = _stops(np.asarray(steps), num_steps, None)
+    ends = jnp.asarray(stops, jnp.int32)
     starts = jnp.concatenate([jnp.zeros((1,), jnp.int32), ends[:-1]]) + 1
 
     def segment(carry, bounds):
@@ -166,10 +168,11 @@ def _simulate(environment, policy, instance, params, key, num_steps, num_seeds, 
     kinds = dict(environment.metrics)
     metrics = {}
     for name, values in blocks.items():
-        total = values if kinds[name] == NOW else jnp.cumsum(values, axis=0)
+        whole = values if kinds[name] in (NOW, SUM) else values.astype(float)
+        total = whole if kinds[name] == NOW else jnp.cumsum(whole, axis=0)
         if kinds[name] not in (NOW, SUM):
-            total = total.astype(float) / ends[:, None]
-        metrics[name] = total.T
+            total = total / ends[:, None]
+        metrics[name] = total[np.searchsorted(stops, steps)].T
     return metrics, memory, _audit(environment, policy, models, memory, num_seeds)
 
 

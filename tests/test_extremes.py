@@ -2,12 +2,14 @@
 
 import math
 
+import jax
 import numpy as np
 import pytest
 
 import jaxcascade as jc
 from jaxcascade import cascade, deferral, queueing
 from tests.conftest import float32_mode, float64_mode
+from tests.deferral_runs import bare
 
 UNDEFINED = {"threshold_mean", "sojourn_p95"}  # nan where a policy has no threshold, or no query has departed
 ROUNDING = 1e-4
@@ -309,6 +311,16 @@ def test_regret_of_a_million_rounds_is_a_sum_in_float64():
     assert np.all(blocks == blocks[0, 0])  # no block is worse than the first
 
 
+def test_the_mean_of_a_very_long_queue_does_not_wrap():
+    """Its summed lengths are above 2^31, where int32 ends."""
+    rounds = 70_000
+    instance = deferral.make_instance([0.3], [1.0], queue_capacity=rounds, service_rate=2e-7, cost_holding=0.0)
+    options = {"num_steps": rounds, "num_seeds": 1, "record": 1, "environment": bare(deferral.environment(instance, 1))}
+    found = jc.simulate(instance, deferral.defer_all(), key=jax.random.key(0), **options)
+    assert found.metrics["queue_length"] == rounds
+    np.testing.assert_allclose(found.metrics["queue_length_mean"], (rounds - 1) / 2, rtol=1e-6)
+
+
 # ----------------------------------------------------------------------------------------------------------
 # float32 and float64
 
@@ -335,9 +347,11 @@ COMPARED = {
 def z_scores(make, policy, rounds, seeds):
     """Of the difference in mean between float32 and float64, by metric; the draws of the two are independent."""
     tables = []
+    with float32_mode():
+        instance = make()  # one for both: in float64 its random numbers would be others
     for mode in (float32_mode(), float64_mode()):
         with mode:
-            study = jc.compare(make(), {"it": policy()}, num_steps=rounds, num_seeds=seeds, record=1)
+            study = jc.compare(instance, {"it": policy()}, num_steps=rounds, num_seeds=seeds, record=1)
             tables.append((study.system, dict(recorded(study))["it"]))
     (system, single), (_, double) = tables
     found = {}
