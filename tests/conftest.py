@@ -1,6 +1,7 @@
 """Fixtures shared by the tests, and what they count and compare with."""
 
 import contextlib
+import importlib.metadata
 import os
 from functools import lru_cache, partial, wraps
 from pathlib import Path
@@ -9,13 +10,17 @@ import hypothesis
 import jax
 import pytest
 
+# Most of a test's time is compiling, and a third of that without XLA's optimisations. XLA reads this when it is first
+# used, and refuses flags that it does not know; XLA_FLAGS of one's own, or an empty one, leave it as it is.
+COMPILE_FAST = {"XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"}
+if (0, 7) <= tuple(int(part) for part in importlib.metadata.version("jaxlib").split(".")[:2]) < (0, 12):
+    os.environ.setdefault("XLA_FLAGS", COMPILE_FAST["XLA_FLAGS"])
+
 # Drawn examples differ from run to run only on request (HYPOTHESIS_PROFILE=search), so that a red test is a change.
 hypothesis.settings.register_profile("steady", deadline=None, derandomize=True, max_examples=60)
 hypothesis.settings.register_profile("search", deadline=None, max_examples=600)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
-# For programs started by tests: compiling is most of their time, and a third of that without XLA's optimisations.
-COMPILE_FAST = {"XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"}
 _COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 _compiled: list[str] = []
 
@@ -91,6 +96,13 @@ def float_mode(request):
 def x64():
     """Runs the test in float64."""
     with float64_mode():
+        yield
+
+
+@pytest.fixture
+def single():
+    """Runs the test in float32: for what is said of bytes, of names of types and of gaps in rounding."""
+    with float32_mode():
         yield
 
 

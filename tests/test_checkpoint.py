@@ -107,6 +107,7 @@ def test_a_buffer_that_grew_before_the_end_of_a_session_is_large_in_the_next(tmp
     assert unit.growths >= 1 and unit.carry is not None
 
 
+@pytest.mark.usefixtures("single")
 def test_a_grid_and_float64_go_on_too(tmp_path):
     def grid(**options):
         make = lambda gap: (jc.deferral.two_point(num_levels=3, gap=gap), {"coin": jc.deferral.random(0.3)})  # noqa: E731

@@ -109,6 +109,7 @@ def strict_json(path):
 # --- run
 
 
+@pytest.mark.usefixtures("single")
 def test_a_run_writes_its_folder_and_prints_its_tables(write, drawn, tmp_path, capsys):
     out = tmp_path / "new" / "folder"
     assert main(["run", write(TOML), "--out", str(out), "--seed", "5"]) == 0

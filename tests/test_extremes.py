@@ -33,10 +33,9 @@ DEFERRAL = {
     "defer": deferral.defer_all(),
 }
 COSTS = {"cost_expert": [0.0, 1.0], "cost_holding": [0.0, 1.0]}
-# Levels, capacity, the slow expert's rate and the float type. A wait of a thousand rounds costs a thousand, of which
-# float32 has no more than 1e-4, and says so: a study of such an instance fails there and asks for float64.
+# Levels, capacity, the slow expert's rate and the float type.
 SIZES = {
-    "1 level, capacity 1": (1, 1, 0.001, float64_mode),
+    "1 level, capacity 1": (1, 1, 0.001, float32_mode),
     "500 levels, capacity 1": (500, 1, 0.02, float32_mode),
     "1 level, capacity 500": (1, 500, 0.1, float64_mode),
 }
@@ -125,8 +124,9 @@ def queues(request):
     def make(world, arrival_rate):
         utility = np.tile(WORLDS[world][:number], (3, 1))
         theta = np.zeros((number, 2))
-        return queueing.make_instance(theta, arrival_rate, embeddings=embeddings, utility=utility), QUEUEING
+        return queueing.make_instance(theta, arrival_rate, embeddings=embeddings, utility=utility), policies
 
+    policies = QUEUEING if number > 1 else {name: QUEUEING[name] for name in ("mle", "optimal")}
     grid = {"world": list(WORLDS), "arrival_rate": [0.0, 1.0]}
     return jc.sweep(make, grid, num_steps=50, num_seeds=3, record=2), number
 

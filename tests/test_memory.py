@@ -13,7 +13,9 @@ import jaxcascade as jc
 from jaxcascade import _memory
 from jaxcascade._memory import available_memory, parse_memory
 from jaxcascade.cli import main
-from tests.conftest import COMPILE_FAST, compilations
+from tests.conftest import COMPILE_FAST, compilations, float32_mode
+
+pytestmark = pytest.mark.usefixtures("single")
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MEBIBYTE = 2**20
@@ -41,7 +43,8 @@ def compare(**changes):
 
 @pytest.fixture(scope="module")
 def default():
-    return compare()
+    with float32_mode():
+        return compare()
 
 
 @pytest.fixture

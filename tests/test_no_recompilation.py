@@ -37,11 +37,11 @@ CASES = {
         [{"dow": cascade.dow(estimator="one_pass", index_width=w, value_ridge=r)} for w, r in ((0.6, 1.0), (0.2, 5.0))],
     ),
     "queueing": (
-        [queueing.synthetic(3, 2, arrival_rate=rate, slackness=0.02) for rate in (0.6, 0.62)],
+        [queueing.synthetic(3, 2, arrival_rate=rate, slackness=0.02) for rate in (0.6, 0.61)],
         [{"acqb": queueing.acqb(scale=s, exploration_rate=r)} for s, r in ((0.1, 1.0), (0.3, 0.5))],
     ),
     "queueing, one pass": (
-        [queueing.synthetic(3, 2, arrival_rate=rate, slackness=0.02) for rate in (0.6, 0.62)],
+        [queueing.synthetic(3, 2, arrival_rate=rate, slackness=0.02) for rate in (0.6, 0.61)],
         [{"acqb": queueing.acqb(estimator="one_pass", scale=s, regularisation=r)} for s, r in ((0.1, 1.0), (0.3, 2.0))],
     ),
 }

@@ -184,6 +184,7 @@ def wrong_batch_act(view, state, key, t, observation):
     return identity(jnp.argmax(state.reward)), state
 
 
+@pytest.mark.usefixtures("single")
 @pytest.mark.parametrize(
     ("policy", "options", "message"),
     [
@@ -310,6 +311,7 @@ BUFFERED = BANDIT._replace(
 )
 
 
+@pytest.mark.usefixtures("single")
 @pytest.mark.parametrize(
     ("environment", "options", "message"),
     [
