@@ -20,14 +20,9 @@ from jaxcascade import cascade, data, deferral, interop, kernels, queueing, test
 from jaxcascade._version import __version__
 from jaxcascade.arrays import load_instance, save_instance
 from jaxcascade.core import Audit, Environment, Policy, System, get_system, register_system, systems
+from jaxcascade.results import Interval, Study, load_study
 from jaxcascade.simulate import Trajectories, simulate
-from jaxcascade.study import (
-    Interval,
-    Study,
-    compare,
-    load_study,
-    sweep,
-)
+from jaxcascade.study import compare, sweep
 
 
 def __getattr__(name: str) -> Any:

@@ -18,7 +18,7 @@ import jax
 from jaxcascade._version import __version__
 from jaxcascade.checkpoint import is_begun, remove_checkpoint
 from jaxcascade.config import Config, as_table
-from jaxcascade.study import Study, load_study
+from jaxcascade.results import Study, load_study
 
 MANIFEST, SUMMARY, CURVES = "manifest.json", "summary.json", "curves.npz"
 CHECKPOINT = ".checkpoint"

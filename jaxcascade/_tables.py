@@ -8,7 +8,7 @@ from typing import Any
 from jaxcascade._paper import PaperRow
 from jaxcascade.config import Config, paper_table
 from jaxcascade.core import get_system
-from jaxcascade.study import Study
+from jaxcascade.results import Study
 
 _WIDTH = 120
 _GAP = "  "

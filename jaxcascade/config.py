@@ -27,8 +27,9 @@ from jaxcascade._toml import (
 from jaxcascade.arrays import load_instance
 from jaxcascade.core import Policy, System, choose, closest, get_system, one_of, systems
 from jaxcascade.data import level_counts
+from jaxcascade.results import Study
 from jaxcascade.simulate import prepare, record_steps
-from jaxcascade.study import Study, compare, sweep
+from jaxcascade.study import compare, sweep
 
 _QUICK = ("num_steps", "num_seeds", "record", "snapshot", "sweep")
 _TEXTS = ("title", "description", "system", "baseline")

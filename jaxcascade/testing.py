@@ -63,16 +63,16 @@ An environment of your own, a bandit with two arms, and a policy that plays one 
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
+from jaxcascade._player import _kind, call, expect, plain_environment_round, plain_policy_round, player
 from jaxcascade.core import MEAN, NOW, SUM, Environment, Policy, closest, hide, with_float_type
-from jaxcascade.simulate import prepare, seed_keys
+from jaxcascade.simulate import prepare
 
 __all__ = ["check_environment", "check_policy"]
 
@@ -115,7 +115,7 @@ def check_policy(
     _check_policy_fields(policy, instance, secret)
     environment = environment or prepare(instance, num_steps)
     instance, params = with_float_type(instance), with_float_type(policy.params)
-    play = _player(environment, policy._replace(params=None), num_steps, _SEEDS)
+    play = player(environment, policy._replace(params=None), num_steps, _SEEDS)
     view = hide(instance, policy.hidden)
     shapes = play.shapes(instance, view, params, seed)
     _check_carry("policy", "state", shapes.memory, shapes.next_memory)
@@ -133,7 +133,7 @@ def check_policy(
         )
     _check_finite(rounds.metrics, undefined)
     _check_audits(audits)
-    _check_plain_round(rounds, "policy", ("action", "next_memory"), partial(_plain_policy_round, policy, models[1]))
+    _check_plain_round(rounds, "policy", ("action", "next_memory"), partial(plain_policy_round, policy, models[1]))
 
 
 def check_environment(
@@ -175,7 +175,7 @@ def check_environment(
     met = []
     for policy in policies:
         _check_policy_fields(policy, instance, ())
-        play = _player(environment, policy._replace(params=None), num_steps, _SEEDS)
+        play = player(environment, policy._replace(params=None), num_steps, _SEEDS)
         view, params = hide(instance, policy.hidden), with_float_type(policy.params)
         shapes = play.shapes(instance, view, params, seed)
         _check_carry("environment", "state", shapes.state, shapes.next_state)
@@ -195,152 +195,8 @@ def check_environment(
             here, there = (exogenous(r.next_state, r.observation, r.metrics) for r in (rounds, found))
             _expect_same("exogenous", f"the same values {why}", here, there, tolerance=0)
     fields = ("noise", "observation", "next_state", "feedback", "metrics")
-    plain = partial(_plain_environment_round, environment, met[0].models[0])
+    plain = partial(plain_environment_round, environment, met[0].models[0])
     _check_plain_round(rounds, "environment", fields, plain)
-
-
-# ----------------------------------------------------------------------------------------------------------
-# Playing rounds
-
-
-class _Round(NamedTuple):
-    """All of one round; over a run, leaves are ``[seeds, rounds, ...]``."""
-
-    t: jax.Array
-    key: jax.Array
-    state: Any
-    memory: Any
-    noise: Any
-    draws: Any
-    observation: Any
-    action: Any
-    feedback: Any
-    metrics: dict[str, jax.Array]
-    next_state: Any
-    next_memory: Any
-
-
-class _Run(NamedTuple):
-    """All rounds of all seeds, the audits ``[seeds]``, and the models of environment and policy."""
-
-    rounds: _Round
-    audits: dict[str, Any]
-    models: tuple[Any, Any]
-
-
-class _Player(NamedTuple):
-    """Programs that play one policy: ``shapes`` of its first round, and a whole ``run``."""
-
-    shapes: Callable[..., _Round]
-    run: Callable[..., _Run]
-
-
-@lru_cache(maxsize=8)
-def _player(environment: Environment, policy: Policy, num_steps: int, num_seeds: int) -> _Player:
-    def models(instance, view, params, horizon):
-        told = num_steps if policy.static_horizon else jnp.int32(num_steps)
-        return (
-            _call("environment.setup", environment.setup, instance, horizon),
-            _call("policy.setup", policy.setup, params, view, told),
-        )
-
-    def start(made):
-        return _call("environment.init", environment.init, made[0]), _call("policy.init", policy.init, made[1])
-
-    def shapes(instance, view, params, seed):
-        def first(instance, view, params, horizon, key):
-            made = models(instance, view, params, horizon)
-            return _play_round(environment, policy, made, (key, key), start(made), jnp.int32(1))
-
-        return jax.eval_shape(first, instance, view, params, jnp.int32(num_steps), jax.random.key(seed))
-
-    @_quick_jit
-    def play(instance, view, params, horizon, environment_keys, policy_keys):
-        made = models(instance, view, params, horizon)
-
-        def one_seed(*keys):
-            def body(carry, t):
-                played = _play_round(environment, policy, made, keys, carry, t)
-                return (played.next_state, played.next_memory), played
-
-            carry, rounds = lax.scan(
-                body, start(made), jnp.arange(1 - policy.calibration, num_steps + 1, dtype=jnp.int32)
-            )
-            audits = policy.audit(made[1], carry[1]) if policy.audit else {}
-            return rounds, audits | (environment.audit(made[0]) if environment.audit else {})
-
-        rounds, audits = jax.vmap(one_seed)(environment_keys, policy_keys)
-        return _Run(rounds, audits, made)
-
-    def run(instance, view, params, seed, horizon=num_steps):
-        return play(instance, view, params, jnp.int32(horizon), *seed_keys(jax.random.key(seed), jnp.arange(num_seeds)))
-
-    return _Player(shapes, run)
-
-
-def _play_round(environment, policy, models, keys, carry, t):
-    """What the runner does in round t, for one seed."""
-    (environment_model, policy_model), (state, memory) = models, carry
-    environment_key, policy_key = (jax.random.fold_in(key, t) for key in keys)
-    noise = _call("environment.noise", environment.noise, environment_key, environment_model)
-    draws = policy_key
-    if policy.draw is not None:
-        draws = _call("policy.draw", policy.draw, policy_model, policy_key)
-    observation = _call("environment.observe", environment.observe, environment_model, state, noise, t)
-    action, between = _parts("policy.act", 2, policy.act, policy_model, memory, draws, t, observation)
-    next_state, feedback, metrics = _parts(
-        "environment.step", 3, environment.step, environment_model, state, action, noise, t
-    )
-    next_memory = _call("policy.update", policy.update, policy_model, between, t, observation, action, feedback)
-    return _Round(
-        t, environment_key, state, memory, noise, draws, observation, action, feedback, metrics, next_state, next_memory
-    )
-
-
-def _plain_policy_round(policy, model, r):
-    action, memory = policy.act(model, r.memory, r.draws, r.t, r.observation)
-    return action, policy.update(model, memory, r.t, r.observation, action, r.feedback)
-
-
-def _plain_environment_round(environment, model, r):
-    noise = environment.noise(r.key, model)
-    observation = environment.observe(model, r.state, r.noise, r.t)
-    return noise, observation, *environment.step(model, r.state, r.action, r.noise, r.t)
-
-
-def _quick_jit(function):
-    """``jax.jit`` compiled fast rather than made fast; by the defaults where XLA does not know the options."""
-    return jax.jit(function, compiler_options=_quick_options())
-
-
-@lru_cache
-def _quick_options():
-    options = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-    while options:
-        try:
-            jax.jit(lambda x: x, compiler_options=options)(0)
-            return options
-        except Exception:
-            options.popitem()
-    return options
-
-
-def _call(name, function, *arguments):
-    """The function's value; what it raises becomes an AssertionError that names it."""
-    try:
-        return function(*arguments)
-    except AssertionError:
-        raise
-    except Exception as error:
-        told = str(error).strip().splitlines()
-        message = f"{name}: expected it to take what the contract gives it, got {type(error).__name__}"
-        raise AssertionError(f"{message}: {told[0]}" if told else message) from error
-
-
-def _parts(name, count, function, *arguments):
-    value = _call(name, function, *arguments)
-    _expect(isinstance(value, tuple) and len(value) == count, name, f"a tuple of {count}", _kind(value))
-    return value
 
 
 def _reading(names, trace):
@@ -354,20 +210,11 @@ def _reading(names, trace):
 # The single checks
 
 
-def _expect(condition, what, expected, found):
-    if not condition:
-        raise AssertionError(f"{what}: expected {expected}, got {found}")
-
-
-def _kind(value):
-    return f"{type(value).__name__} of {len(value)}" if isinstance(value, tuple) else type(value).__name__
-
-
 def _check_callables(what, value, needed, optional):
     for name in (*needed, *optional):
         function = getattr(value, name)
         if function is not None or name in needed:
-            _expect(callable(function), f"{what}.{name}", "a function", _kind(function))
+            expect(callable(function), f"{what}.{name}", "a function", _kind(function))
     try:
         hash(value._replace(params=None) if what == "policy" else value)
     except TypeError as error:
@@ -375,45 +222,45 @@ def _check_callables(what, value, needed, optional):
 
 
 def _check_policy_fields(policy, instance, secret):
-    _expect(isinstance(policy, Policy), "policy", "a jaxcascade.Policy", _kind(policy))
+    expect(isinstance(policy, Policy), "policy", "a jaxcascade.Policy", _kind(policy))
     _check_callables("policy", policy, *_POLICY_CALLABLES)
     names = [entry.name for entry in dataclasses.fields(instance)] if dataclasses.is_dataclass(instance) else []
     for what, given in (("policy.hidden", policy.hidden), ("secret", secret)):
-        _expect(isinstance(given, tuple), what, "a tuple of names", _kind(given))
+        expect(isinstance(given, tuple), what, "a tuple of names", _kind(given))
         for name in given:
-            _expect(name in names, what, "fields of the instance", f"{name!r}{closest(name, names)}")
+            expect(name in names, what, "fields of the instance", f"{name!r}{closest(name, names)}")
     whole = isinstance(policy.calibration, int) and not isinstance(policy.calibration, bool)
-    _expect(whole and policy.calibration >= 0, "policy.calibration", "a whole number >= 0", repr(policy.calibration))
+    expect(whole and policy.calibration >= 0, "policy.calibration", "a whole number >= 0", repr(policy.calibration))
     for leaf in jax.tree.leaves(policy.params):
         number = isinstance(leaf, (bool, int, float, np.ndarray, np.generic, jax.Array))
-        _expect(number, "policy.params", "numbers or arrays", f"{_kind(leaf)} {leaf!r}")
+        expect(number, "policy.params", "numbers or arrays", f"{_kind(leaf)} {leaf!r}")
 
 
 def _check_environment_fields(environment):
-    _expect(isinstance(environment, Environment), "environment", "a jaxcascade.Environment", _kind(environment))
+    expect(isinstance(environment, Environment), "environment", "a jaxcascade.Environment", _kind(environment))
     _check_callables("environment", environment, *_ENVIRONMENT_CALLABLES)
     pairs, kinds = environment.metrics, (SUM, NOW, MEAN)
     what = "environment.metrics"
-    _expect(
+    expect(
         isinstance(pairs, tuple) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs),
         what,
         "a tuple of pairs (name, kind)",
         repr(pairs),
     )
     for name, kind in pairs:
-        _expect(kind in kinds, f"{what}[{name!r}]", f"one of {', '.join(kinds)}", repr(kind))
-    _expect(len(dict(pairs)) == len(pairs) > 0, what, "different names, at least one", [name for name, _ in pairs])
+        expect(kind in kinds, f"{what}[{name!r}]", f"one of {', '.join(kinds)}", repr(kind))
+    expect(len(dict(pairs)) == len(pairs) > 0, what, "different names, at least one", [name for name, _ in pairs])
     both = (environment.overflowed is None) == (environment.grow is None)
-    _expect(both, "environment.grow", "grow and overflowed both or neither", "only one of them")
+    expect(both, "environment.grow", "grow and overflowed both or neither", "only one of them")
 
 
 def _check_carry(what, name, before, after):
     """The state has the same structure, shapes, dtypes and weak types before and after a round."""
     trees = [jax.tree.structure(tree) for tree in (before, after)]
-    _expect(trees[0] == trees[1], f"{what}: {name}", f"{trees[0]} after a round as before", trees[1])
+    expect(trees[0] == trees[1], f"{what}: {name}", f"{trees[0]} after a round as before", trees[1])
     for (path, old), new in zip(jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True):
         place = f"{what}: {name}{jax.tree_util.keystr(path)}"
-        _expect(_describe(old) == _describe(new), place, f"{_describe(old)} after a round as before", _describe(new))
+        expect(_describe(old) == _describe(new), place, f"{_describe(old)} after a round as before", _describe(new))
 
 
 def _describe(leaf):
@@ -422,24 +269,24 @@ def _describe(leaf):
 
 
 def _check_metrics(environment, metrics):
-    _expect(isinstance(metrics, dict), "environment.step", "metrics as a dict", _kind(metrics))
+    expect(isinstance(metrics, dict), "environment.step", "metrics as a dict", _kind(metrics))
     declared = dict(environment.metrics)
-    _expect(set(declared) == set(metrics), "environment.step", f"metrics {sorted(declared)}", sorted(metrics))
+    expect(set(declared) == set(metrics), "environment.step", f"metrics {sorted(declared)}", sorted(metrics))
     for name, value in metrics.items():
         number = value.shape == () and (jnp.issubdtype(value.dtype, jnp.number) or value.dtype == bool)
-        _expect(number, f"environment.step: metric {name!r}", "a scalar number", _describe(value))
+        expect(number, f"environment.step: metric {name!r}", "a scalar number", _describe(value))
 
 
 def _check_growth(environment, state):
     if environment.grow is None or environment.overflowed is None:
         return
     full = jax.eval_shape(environment.overflowed, state)
-    _expect(_describe(full) == "bool[]", "environment.overflowed", "bool[]", _describe(full))
+    expect(_describe(full) == "bool[]", "environment.overflowed", "bool[]", _describe(full))
     grown = jax.eval_shape(environment.grow, state)
     kinds = [[(leaf.dtype, leaf.ndim) for leaf in jax.tree.leaves(tree)] for tree in (state, grown)]
-    _expect(kinds[0] == kinds[1], "environment.grow", "a state of the same dtypes and ranks", "others")
+    expect(kinds[0] == kinds[1], "environment.grow", "a state of the same dtypes and ranks", "others")
     larger = jax.tree.leaves(jax.tree.map(lambda old, new: all(map(int.__le__, old.shape, new.shape)), state, grown))
-    _expect(all(larger), "environment.grow", "no leaf smaller than before", "a smaller one")
+    expect(all(larger), "environment.grow", "no leaf smaller than before", "a smaller one")
 
 
 def _check_finite(metrics, undefined):
@@ -460,7 +307,7 @@ def _check_finite(metrics, undefined):
 def _check_audits(audits):
     for name, claim in audits.items():
         value, limit = np.asarray(claim.value), np.asarray(claim.limit)
-        _expect(bool(np.all(value <= limit)), f"audit {name!r}", f"at most {limit.min():.3g}", f"{value.max():.3g}")
+        expect(bool(np.all(value <= limit)), f"audit {name!r}", f"at most {limit.min():.3g}", f"{value.max():.3g}")
 
 
 def _perturbed(view, names):
@@ -477,7 +324,7 @@ def _check_plain_round(rounds, what, fields, plain):
     last = jax.tree.map(lambda leaf: leaf[0, -1], rounds)
     expected = tuple(getattr(last, field) for field in fields)
     with jax.disable_jit():
-        found = _call(f"{what} without jit", plain, last)
+        found = call(f"{what} without jit", plain, last)
     if _difference(expected, found) is None:
         return
     # Either transformation may be at fault: the round under jit alone tells which.

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 import jaxcascade as jc
 from jaxcascade import plotting
-from jaxcascade.study import Study
+from jaxcascade.results import Study
 
 THIRTEEN = [
     *("kl-pbd", "kl-pbd-plus", "greedy-bellman", "naive-bellman", "salmut-sf", "kl-ucb-4p", "kl-ucb-plus-4p"),

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxcascade.core import get_system
-from jaxcascade.study import Study
+from jaxcascade.results import Study
 
 if TYPE_CHECKING:
     import xarray

@@ -15,7 +15,7 @@ from jaxcascade.plotting._means import check_drawable, draw_mean, intervals, met
 from jaxcascade.plotting._panels import arrange, close_axes, open_axes, policy_names, seeds_text
 from jaxcascade.plotting._style import DARK, GREY, house_style
 from jaxcascade.plotting._text import Title, headline, plain
-from jaxcascade.study import Study
+from jaxcascade.results import Study
 
 _GUIDES = {"sqrt": ("grows like √t", np.sqrt), "log": ("grows like log t", np.log1p)}
 _THEORY_DASHES = ((0, (1, 1.5)), (0, (1, 3)), (0, (1, 1.5, 1, 4)), (0, (2, 2)))

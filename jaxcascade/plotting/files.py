@@ -14,7 +14,7 @@ from jaxcascade.plotting.heatmaps import plot_heatmap
 from jaxcascade.plotting.rules import plot_decisions, plot_thresholds
 from jaxcascade.plotting.scatters import plot_scatter
 from jaxcascade.plotting.sweeps import plot_sweep
-from jaxcascade.study import Study
+from jaxcascade.results import Study
 
 _KINDS = {
     "curves": plot_curves,

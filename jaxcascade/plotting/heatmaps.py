@@ -20,7 +20,7 @@ from jaxcascade.plotting._text import (
     words,
     wrap,
 )
-from jaxcascade.study import Study
+from jaxcascade.results import Study
 
 _CELL = (0.68, 0.4)  # inches
 _SMALLEST_TEXT = 4  # points

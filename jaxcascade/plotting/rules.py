@@ -16,7 +16,7 @@ from jaxcascade.plotting._means import check_drawable, draw_mean
 from jaxcascade.plotting._panels import arrange, close_axes, open_axes, seeds_text
 from jaxcascade.plotting._style import house_style
 from jaxcascade.plotting._text import Title, headline
-from jaxcascade.study import Study
+from jaxcascade.results import Study
 
 _COLORS = {"defer": "#F5C242", "accept": "#3A3F6B"}
 

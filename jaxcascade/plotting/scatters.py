@@ -13,7 +13,7 @@ from jaxcascade.plotting._means import check_drawable
 from jaxcascade.plotting._panels import arrange, close_axes, open_axes, policy_names
 from jaxcascade.plotting._style import house_style
 from jaxcascade.plotting._text import Title, headline, metric_label
-from jaxcascade.study import Study
+from jaxcascade.results import Study
 
 
 @house_style()

@@ -12,7 +12,7 @@ from jaxcascade.plotting._means import check_drawable, draw_mean, intervals, met
 from jaxcascade.plotting._panels import arrange, close_axes, open_axes, policy_names, seeds_text
 from jaxcascade.plotting._style import house_style
 from jaxcascade.plotting._text import Title, headline, positions, value_text, words, wrap_characters
-from jaxcascade.study import Study
+from jaxcascade.results import Study
 
 
 @house_style()
