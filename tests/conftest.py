@@ -16,6 +16,9 @@ COMPILE_FAST = {"XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_f
 if (0, 7) <= tuple(int(part) for part in importlib.metadata.version("jaxlib").split(".")[:2]) < (0, 12):
     os.environ.setdefault("XLA_FLAGS", COMPILE_FAST["XLA_FLAGS"])
 
+# What a program says of its own peak in KiB, on Linux; getrusage says at least the peak of whoever started it.
+PEAK_KIB = 'next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))'
+
 # Drawn examples differ from run to run only on request (HYPOTHESIS_PROFILE=search), so that a red test is a change.
 hypothesis.settings.register_profile("steady", deadline=None, derandomize=True, max_examples=60)
 hypothesis.settings.register_profile("search", deadline=None, max_examples=600)

