@@ -1,12 +1,13 @@
 """Compiled programs kept in a folder, so that the next process with the same ones need not compile."""
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
+
+from jaxcascade.arrays import make_folder
 
 # Every program is kept: a study has few, and the small ones together take a second too.
 _SETTINGS = {"jax_persistent_cache_min_compile_time_secs": 0.0, "jax_persistent_cache_min_entry_size_bytes": -1}
@@ -24,12 +25,7 @@ def kept_programs(folder: str | None) -> Iterator[None]:
     if folder is None:
         yield
         return
-    try:
-        os.makedirs(folder, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise OSError(f"{folder}: expected a folder that can be written, got: {error.strerror}") from error
+    make_folder(folder)
     settings = {"jax_compilation_cache_dir": os.path.abspath(folder), **_SETTINGS}
     before = {name: getattr(jax.config, name) for name in settings}
 

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 
 from jaxcascade._version import __version__
+from jaxcascade.arrays import make_folder
 from jaxcascade.checkpoint import is_begun, remove_checkpoint
 from jaxcascade.config import Config, as_table
 from jaxcascade.results import Study, load_study
@@ -48,12 +49,7 @@ def prepare_folder(directory: str, overwrite: bool = False, resume: bool = False
             shutil.rmtree(os.path.join(directory, name), ignore_errors=True)
     if overwrite or not is_begun(checkpoint_folder(directory)):  # without its manifest, half removed
         remove_checkpoint(checkpoint_folder(directory))
-    try:
-        os.makedirs(directory, exist_ok=True)
-        with tempfile.TemporaryFile(dir=directory):
-            pass
-    except OSError as error:
-        raise OSError(f"{directory}: expected a folder that can be written, got: {error.strerror}") from error
+    make_folder(directory)
 
 
 def checkpoint_folder(directory: str) -> str:

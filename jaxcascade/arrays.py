@@ -1,6 +1,7 @@
 """Files of arrays: instances, and what studies are saved in."""
 
 import os
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -77,3 +78,17 @@ def read_npz(path: str | os.PathLike, what: str) -> dict[str, np.ndarray]:
         raise FileNotFoundError(f"{path}: expected {what}, got no such file") from None
     except (ValueError, EOFError, OSError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path}: expected {what} as a whole .npz file, got a damaged one ({error})") from error
+
+
+def make_folder(folder: str) -> None:
+    """Make the folder unless it is there.
+
+    Raises:
+      OSError: if it cannot be written.
+    """
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(f"{folder}: expected a folder that can be written, got: {error.strerror}") from error

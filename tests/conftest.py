@@ -10,6 +10,8 @@ import hypothesis
 import jax
 import pytest
 
+from jaxcascade._player import quick_options
+
 # Most of a test's time is compiling, and a third of that without XLA's optimisations. XLA reads this when it is first
 # used, and refuses flags that it does not know; XLA_FLAGS of one's own, or an empty one, leave it as it is.
 COMPILE_FAST = {"XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"}
@@ -52,19 +54,6 @@ def float32_mode():
     return enable(False)
 
 
-@lru_cache
-def _quick_options():
-    """XLA options that cut the time to compile to a third, as far as this jaxlib knows them."""
-    options = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-    while options:
-        try:
-            jax.jit(lambda x: x, compiler_options=options)(0)
-            return options
-        except Exception:
-            options.popitem()
-    return options
-
-
 def quick_jit(function=None, **options):
     """``jax.jit`` for programs that run for milliseconds: compiled fast rather than made fast."""
     if function is None:
@@ -72,7 +61,7 @@ def quick_jit(function=None, **options):
 
     @lru_cache
     def jitted():
-        return jax.jit(function, compiler_options=_quick_options(), **options)
+        return jax.jit(function, compiler_options=quick_options(), **options)
 
     return wraps(function)(lambda *arguments, **named: jitted()(*arguments, **named))
 

@@ -43,6 +43,17 @@ def _no_update(model, state, t, observation, action, feedback):
     return state
 
 
+def _fixed(act):
+    """The policy of a rule that neither knows the instance nor learns; its model is ``[A]`` zeros."""
+    return Policy(
+        lambda params, view, horizon: jnp.zeros((view.sizes.boxes,)),
+        lambda model: Nothing(),
+        act,
+        _no_update,
+        hidden=HIDDEN,
+    )
+
+
 @lru_cache
 def open_all() -> Policy:
     """The policy that opens every box and deploys the truly best output; it is told mu*."""
@@ -51,13 +62,7 @@ def open_all() -> Policy:
         zeros = jnp.zeros_like(boxes)
         return Action(zeros, zeros + jnp.inf, None), state
 
-    return Policy(
-        lambda params, view, horizon: jnp.zeros((view.sizes.boxes,)),
-        lambda model: Nothing(),
-        act,
-        _no_update,
-        hidden=HIDDEN,
-    )
+    return _fixed(act)
 
 
 @lru_cache
@@ -68,13 +73,7 @@ def random_box() -> Policy:
         count = boxes.shape[0]
         return _one_box(jax.random.randint(key, (), 0, count), count), state
 
-    return Policy(
-        lambda params, view, horizon: jnp.zeros((view.sizes.boxes,)),
-        lambda model: Nothing(),
-        act,
-        _no_update,
-        hidden=HIDDEN,
-    )
+    return _fixed(act)
 
 
 @lru_cache
