@@ -63,12 +63,14 @@ class Block(NamedTuple):
       snapshot: name -> ``[G, num_seeds, ...]``, the policy's rule at the snapshot round.
       compile_seconds: time of the first, empty calls, one for every size of the buffers.
       run_seconds: time of all rounds.
+      devices: how many devices took part in this process.
     """
 
     metrics: dict[str, np.ndarray]
     snapshot: dict[str, np.ndarray]
     compile_seconds: float
     run_seconds: float
+    devices: int
 
 
 def record_steps(record: int | list[int] | np.ndarray, num_steps: int) -> np.ndarray:
@@ -325,7 +327,7 @@ def run_block(
 
     compile_seconds, run_seconds = np.max(seconds, axis=0)
     metrics, rules = join([unit.records for unit in units]), join([unit.snapshot for unit in units])
-    return Block(metrics, rules, setup_seconds + float(compile_seconds), float(run_seconds))
+    return Block(metrics, rules, setup_seconds + float(compile_seconds), float(run_seconds), job.width // job.chunk)
 
 
 def _run_unit(job: _Job, first: int, growths: int) -> Unit:

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -168,7 +169,7 @@ def sweep(
 
     if snapshot is not None and len({_static_form(instance) for instance, _ in made}) > 1:
         raise ValueError("snapshot: expected instances of the same shapes at every point of the grid")
-    devices = count_devices(devices)
+    asked, devices = devices, count_devices(devices)
     blocks = [
         (name, group, members, _request(made, environments, name, members))
         for name in names
@@ -219,6 +220,12 @@ def sweep(
             progress=report,
             name=name,
         )
+        if asked is not None and block.devices < asked:
+            warnings.warn(
+                f"devices: {name!r} runs on {block.devices} of {asked}, as its {num_seeds} seeds are so few chunks;"
+                " set seed_chunk lower to use all",
+                stacklevel=3,
+            )
         times[name]["compile_seconds"] += seconds + block.compile_seconds
         times[name]["run_seconds"] += block.run_seconds
         for position, index in enumerate(members):

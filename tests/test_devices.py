@@ -167,6 +167,11 @@ except ValueError as error:
     assert "expected a checkpoint with devices = 2, got one with 3" in str(error), error
 else:
     raise AssertionError
+import warnings
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    jc.compare(instance, policies, devices=3, num_steps=4, num_seeds=9)
+assert [str(w.message).startswith("devices: 'coin' runs on 1 of 3") for w in said] == [True], said
 """
     done = subprocess.run(
         [sys.executable, "-c", program], env=ENVIRONMENT, capture_output=True, text=True, timeout=LIMIT

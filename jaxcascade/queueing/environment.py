@@ -124,14 +124,14 @@ def environment(
     rounds = instance.arrivals.shape[-1]
     if has_trace(instance) and num_steps > rounds:
         raise ValueError(f"num_steps: expected at most {rounds}, the rounds of the arrival trace, got {num_steps}")
+    up_to = 1 << (int(num_steps) - 1).bit_length()  # so that another horizon is mostly the same program
     if has_chains(instance):
-        return replay_environment(num_steps, int(slots), int(oracle_slots))
+        return replay_environment(up_to, int(slots), int(oracle_slots))
     if has_table(instance):
         attempts = 1
     else:
         share = acceptance(instance) if is_concrete(instance) else _UNKNOWN_ACCEPTANCE
         attempts = _attempts(max(share, LEAST_ACCEPTANCE))
-    up_to = 1 << (int(num_steps) - 1).bit_length()  # so that another horizon is mostly the same program
     return _make(instance.num_llms, up_to, int(slots), int(oracle_slots), attempts)
 
 
