@@ -59,12 +59,15 @@ def oracle_table(instance: Instance, accuracy: jax.Array, rows: int) -> tuple[ja
     return jnp.concatenate([table, full], axis=1), Audit(gap, gap_limit(instance))
 
 
-def gap_limit(instance: Instance) -> jax.Array:
+def gap_limit(instance: Instance, service_known: bool = True) -> jax.Array:
     """How far a marginal cost may be from full backward induction: 1e-6 in float64, 1e-4 in float32, of cost_error.
 
-    And 16 units in the last place of what a marginal cost may come to: with slow service that is far above cost_error.
+    And 16 units in the last place of what a marginal cost may come to, where the service law is known: with slow
+    service that is far above cost_error.
     """
     tolerance = 1e-6 if jnp.result_type(float) == jnp.float64 else 1e-4
+    if not service_known:
+        return tolerance * instance.cost_error
     longest_wait = instance.queue_capacity / (1 - instance.service[0])
     largest = instance.cost_expert + instance.cost_holding * longest_wait
     return tolerance * instance.cost_error + 16 * jnp.finfo(largest.dtype).eps * largest

@@ -136,10 +136,11 @@ class PlugInState(NamedTuple):
 
 
 class PlugInModel(NamedTuple):
-    """What all seeds share: the view, ``budget``, horizon, ``resolve_every``, ``window`` and ``short``.
+    """What all seeds share: the view, ``budget``, horizon, ``resolve_every``, ``window``, ``short``, ``limit``.
 
     The recursion is run exactly in the last ``window`` rounds; before, its fixed point stands for it. ``short``
-    is how far the two are apart there on the problems probed, where the longest window is not long enough.
+    is how far the two are apart there on the problems probed, where the longest window is not long enough, ``limit``
+    how far they may be.
     """
 
     view: object
@@ -148,6 +149,7 @@ class PlugInModel(NamedTuple):
     resolve_every: jax.Array
     window: jax.Array
     short: jax.Array
+    limit: jax.Array
 
 
 def _lower_bound(model, labels):
@@ -208,8 +210,9 @@ def _plug_in_functions(estimate, estimate_arrival, estimate_service):
         horizon = jnp.asarray(horizon, jnp.int32)
         rounds = jnp.maximum(horizon, 3).astype(float)
         budget = jnp.log(rounds) + jnp.log(jnp.log(rounds))
-        window, short = _exact_window(view, horizon, estimate_arrival, estimate_service)
-        return PlugInModel(view, budget, horizon, params["resolve_every"], window, short)
+        limit = gap_limit(view, service_known=not estimate_service)
+        window, short = _exact_window(view, horizon, estimate_arrival, estimate_service, limit)
+        return PlugInModel(view, budget, horizon, params["resolve_every"], window, short, limit)
 
     def init(model):
         capacity, levels = model.view.queue_capacity, model.view.score.shape[-1]
@@ -279,17 +282,17 @@ def _plan(model, problem, state, t):
     ratio = left // model.window
     checked = ~near & (left % model.window == 0) & ((ratio & (ratio - 1)) == 0)
     sweeps = jnp.where(near, left, jnp.where(checked, model.window, 0))
-    exact, _ = settle(problem, fixed.increments, gap_limit(model.view) * _SETTLED, sweeps)
+    exact, _ = settle(problem, fixed.increments, model.limit * _SETTLED, sweeps)
     distance = jnp.maximum(jnp.max(jnp.abs(fixed.increments - exact)), fixed.residual)
     gap = jnp.maximum(state.gap, jnp.where(checked, distance, 0))
     return jnp.where(near, exact, fixed.increments), state._replace(increments=fixed.increments, gap=gap)
 
 
 def _audit(model, state):
-    return {"bellman_gap": Audit(state.gap, gap_limit(model.view))}
+    return {"bellman_gap": Audit(state.gap, model.limit)}
 
 
-def _exact_window(view, horizon, estimate_arrival, estimate_service):
+def _exact_window(view, horizon, estimate_arrival, estimate_service, limit):
     """Rounds before the end in which the recursion is run exactly, ``[]`` int32, and what it falls short, ``[]``.
 
     Twice the rounds that the recursion takes to settle on the slowest of a spread of problems that a
@@ -319,7 +322,7 @@ def _exact_window(view, horizon, estimate_arrival, estimate_service):
     def settling(problem):
         start = drain_increments(problem.service, problem.cost_holding, view.queue_capacity).astype(dtype)
         fixed = bellman_fixed_point(problem, start).increments
-        exact, rounds = settle(problem, fixed, gap_limit(view) * _SETTLED, longest)
+        exact, rounds = settle(problem, fixed, limit * _SETTLED, longest)
         return rounds, jnp.max(jnp.abs(fixed - exact))
 
     rounds, apart = jax.vmap(settling)(problems)
