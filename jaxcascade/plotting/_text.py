@@ -80,5 +80,16 @@ def wrap(text, inches, size):
 
 
 def wrap_characters(text, characters):
-    """The text broken into lines of at most so many characters."""
-    return "\n".join(textwrap.fill(line, characters) for line in str(text).split("\n"))
+    """The text broken into as few lines of at most so many characters as will do, and these as even as they go."""
+    return "\n".join(_even_lines(line, characters) for line in str(text).split("\n"))
+
+
+def _even_lines(line, characters):
+    lines = textwrap.wrap(line, characters)
+    longest = max(map(len, line.split()), default=1)
+    for width in range(characters - 1, longest - 1, -1):
+        narrower = textwrap.wrap(line, width, break_on_hyphens=False)
+        if len(narrower) > len(lines):
+            break
+        lines = narrower
+    return "\n".join(lines)
