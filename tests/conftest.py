@@ -77,6 +77,13 @@ def compilations():
         found.extend(_compiled[start:])
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _forget_programs():
+    """After a file's tests its programs are dropped: kept, they come to gigabytes by the end."""
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture(params=["float32", "float64"])
 def float_mode(request):
     """Runs the test in both float types; the value is the type's name."""

@@ -392,13 +392,13 @@ def finish(process, timeout=300):
     return process.returncode, errors.decode()
 
 
-def kill_again_and_again(config, folder, kills, moment):
+def kill_again_and_again(config, folder, kills, moment, *flags):
     """How many sessions were killed; the results of each chain of sessions are those of a run left alone."""
-    code, errors = finish(start(config, folder / "whole"))
+    code, errors = finish(start(config, folder / "whole", *flags))
     assert code == 0, errors
     whole, killed, chains = jc.load_study(folder / "whole" / "curves.npz"), 0, 0
     while True:
-        process = start(config, folder / f"out-{chains}", "--resume")
+        process = start(config, folder / f"out-{chains}", "--resume", *flags)
         if killed < kills:
             moment(folder / f"out-{chains}", process)
             process.kill()
@@ -465,14 +465,17 @@ kind = "rand"
 @pytest.mark.parametrize("system", REAL)
 def test_a_process_killed_twenty_times_at_any_moment_ends_with_the_same_numbers(system, tmp_path):
     (tmp_path / "real.toml").write_text(REAL[system])
+    # Programs are compiled once, or most of the kills would fall into compiling, and take an hour.
+    kept = ("--compilation-cache", str(tmp_path / "programs"))
+    assert finish(start(tmp_path / "real.toml", tmp_path / "first", *kept))[0] == 0
     clock = time.monotonic()
-    assert finish(start(tmp_path / "real.toml", tmp_path / "timed"))[0] == 0
+    assert finish(start(tmp_path / "real.toml", tmp_path / "timed", *kept))[0] == 0
     seconds = time.monotonic() - clock
 
     def any_moment(out, process):
         process.poll() is None and time.sleep(random.uniform(0, seconds))
 
-    killed, chains = kill_again_and_again(tmp_path / "real.toml", tmp_path, 20, any_moment)
+    killed, chains = kill_again_and_again(tmp_path / "real.toml", tmp_path, 20, any_moment, *kept)
     print(f"{system}: {killed} kills, {chains} runs ended with the same numbers")
     assert killed == 20
 
