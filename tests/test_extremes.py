@@ -115,7 +115,10 @@ WORLDS = {
 }
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=lambda n: f"{n} LLMs")
+SLOW = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", params=[pytest.param(1, marks=SLOW), 2], ids=lambda n: f"{n} LLMs")
 def queues(request):
     """LLMs that always or never please, or are the same; an arrival in no round and in every one."""
     number = request.param
@@ -180,7 +183,7 @@ BOXES = {
 }
 
 
-@pytest.fixture(scope="module", params=[1, 3], ids=lambda n: f"{n} boxes")
+@pytest.fixture(scope="module", params=[1, pytest.param(3, marks=SLOW)], ids=lambda n: f"{n} boxes")
 def boxes(request):
     number = request.param
 
