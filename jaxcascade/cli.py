@@ -94,7 +94,7 @@ def _parser():
         "--compilation-cache", metavar="DIR", help="keep compiled programs in DIR, where the next run finds them"
     )
     run.add_argument("--save-every", metavar="SECONDS", type=float, default=10.0, help="least time between two saves")
-    shares = run.add_argument_group("many cores, devices and hosts", "the numbers are the same, bit for bit")
+    shares = run.add_argument_group("many cores, devices and hosts", "the numbers stay the same, but for rounding")
     shares.add_argument("--devices", metavar="N", type=int, help="devices to use; splits a CPU into as many")
     shares.add_argument("--seed-chunk", metavar="N", type=int, help="most seeds a device runs at once")
     shares.add_argument(

@@ -52,6 +52,11 @@ class Study:
     snapshots: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
     meta: dict[str, Any] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        axes = "".join(f", {name} in {values}" for name, values in self.axes.items())
+        last = self.steps[-1] if len(self.steps) else 0
+        return f"Study({self.system}: {', '.join(self.policies)}; {self.num_seeds} seeds to round {last}{axes})"
+
     @property
     def policies(self) -> list[str]:
         """Names of the policies, in the order they were given."""

@@ -53,7 +53,8 @@ def compare(
         compiler, for which 640 MiB and 64 MiB a policy are set aside. Chunks of seeds are made so small that state,
         XLA's temporaries and results fit. Smaller chunks change results by no more than rounding, and chunks that
         fit as they are, by nothing. Queues that outgrow their buffers take more than was planned.
-      devices: number of this process's devices to share the chunks, by default all; the numbers stay the same.
+      devices: number of this process's devices to share the chunks, by default all; a sum's last digit may
+        differ from one device's.
       checkpoint: folder in which the state is saved; the same study called again goes on from there and ends with
         the same numbers. Remove the folder once the study is saved.
       save_every: least seconds between two saves of the same seeds; results are saved as soon as they are there.
@@ -128,7 +129,8 @@ def sweep(
         compiler, for which 640 MiB and 64 MiB a policy are set aside. Chunks of seeds are made so small that state,
         XLA's temporaries and results fit. Smaller chunks change results by no more than rounding, and chunks that
         fit as they are, by nothing. Queues that outgrow their buffers take more than was planned.
-      devices: number of this process's devices to share the chunks, by default all; the numbers stay the same.
+      devices: number of this process's devices to share the chunks, by default all; a sum's last digit may
+        differ from one device's.
       checkpoint: folder in which the state is saved; the same study called again goes on from there and ends with
         the same numbers. Remove the folder once the study is saved.
       save_every: least seconds between two saves of the same seeds; results are saved as soon as they are there.
@@ -163,6 +165,11 @@ def sweep(
     names = list(made[0][1])
     if not names:
         raise ValueError("policies: expected at least one, got none")
+    for name, policy in made[0][1].items():
+        if not isinstance(policy, Policy):
+            raise ValueError(
+                f"policies[{name!r}]: expected a policy such as jaxcascade.{system.name} makes, got {policy!r}"
+            )
     for _, policies in made:
         if list(policies) != names:
             raise ValueError("policies: expected the same names at every point of the grid")

@@ -546,6 +546,15 @@ def test_peak_memory_does_not_grow_with_the_horizon():
     assert many - few < 30_000, (few, many)  # KiB
 
 
+def test_a_name_in_the_place_of_a_policy_is_told():
+    with pytest.raises(ValueError, match=r"policies\['kl'\]: expected a policy such as jaxcascade.deferral makes, got"):
+        jc.compare(jc.deferral.two_point(num_levels=2), {"kl": "kl_pbd"}, num_steps=5, num_seeds=2)
+
+
+def test_a_study_says_in_a_line_what_it_is(study):
+    assert "\n" not in repr(study) and "seeds to round" in repr(study) and len(repr(study)) < 300
+
+
 # ----------------------------------------------------------------------------------------------------------
 # simulate, and Lemma 2
 

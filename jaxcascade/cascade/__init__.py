@@ -1,6 +1,6 @@
 """LLM cascades as a contextual Pandora's box (arXiv 2606.07392): which APIs to query, when to stop."""
 
-from jaxcascade.cascade.environment import Action, environment
+from jaxcascade.cascade.environment import Action, Feedback, Observation, environment
 from jaxcascade.cascade.instance import Instance, discrete, from_arrays, make_instance, synthetic, validate
 from jaxcascade.cascade.oracle import play, population, reservation_indices
 from jaxcascade.cascade.policies import best_single, cheapest, frugal_gpt, lin_ucb, open_all, random_box
@@ -59,7 +59,9 @@ SYSTEM = register_system(
 __all__ = [
     "SYSTEM",
     "Action",
+    "Feedback",
     "Instance",
+    "Observation",
     "Solver",
     "best_single",
     "cheapest",

@@ -2,7 +2,7 @@
 
 from jaxcascade.core import System, register_system
 from jaxcascade.deferral import theory
-from jaxcascade.deferral.environment import Action, environment
+from jaxcascade.deferral.environment import Action, Feedback, Observation, environment
 from jaxcascade.deferral.instance import (
     Instance,
     from_arrays,
@@ -82,7 +82,9 @@ SYSTEM = register_system(
 __all__ = [
     "SYSTEM",
     "Action",
+    "Feedback",
     "Instance",
+    "Observation",
     "accept_all",
     "decision_map",
     "defer_all",

@@ -51,7 +51,12 @@ class State(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """What a policy sees before it decides: queue length ``B_t`` and level ``J_t`` (0 = no query)."""
+    """What a policy sees before it decides.
+
+    Attributes:
+      queue_length: ``[]`` int32 ``B_t``.
+      level: ``[]`` int32 ``J_t``, from 1; 0 = no query.
+    """
 
     queue_length: jax.Array
     level: jax.Array

@@ -17,7 +17,7 @@ from jaxcascade.queueing.policies import fixed_routing, optimal, q_ths, q_ucb, r
 from jaxcascade.queueing.projected import acqb_cl, projected
 from jaxcascade.queueing.projection import Projection, neighbour_agreement, project, train_projection
 from jaxcascade.queueing.replay import replay
-from jaxcascade.queueing.rounds import Action
+from jaxcascade.queueing.rounds import Action, Feedback, Observation
 from jaxcascade.queueing.routers import (
     Router,
     RouterQuality,
@@ -73,7 +73,9 @@ SYSTEM = register_system(
 __all__ = [
     "SYSTEM",
     "Action",
+    "Feedback",
     "Instance",
+    "Observation",
     "Projection",
     "Router",
     "RouterQuality",
