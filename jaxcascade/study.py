@@ -66,7 +66,8 @@ def compare(
       OSError: if the checkpoint cannot be written.
 
     Warns:
-      UserWarning: before anything is run, if the study does not fit into ``memory`` or into what the machine has left.
+      UserWarning: before anything is run, if the study does not fit into ``memory`` or into what the machine has left;
+        and if it has too few chunks of seeds for the ``devices`` asked for.
     """
     options: dict[str, Any] = {
         "num_steps": num_steps,
@@ -125,12 +126,8 @@ def sweep(
       record: how many evenly spaced rounds to record, or the rounds themselves.
       snapshot: round after which the policies' rules are recorded; the points must then agree in shapes.
       seed_chunk: most seeds a device runs at once; by default 128, fewer where a learner remembers every round.
-      memory: most bytes that this process may take, a number or text such as ``"2 GiB"``: on a CPU with Python and the
-        compiler, for which 640 MiB and 64 MiB a policy are set aside. Chunks of seeds are made so small that state,
-        XLA's temporaries and results fit. Smaller chunks change results by no more than rounding, and chunks that
-        fit as they are, by nothing. Queues that outgrow their buffers take more than was planned.
-      devices: number of this process's devices to share the chunks, by default all; a sum's last digit may
-        differ from one device's.
+      memory: as in ``compare``.
+      devices: as in ``compare``.
       checkpoint: folder in which the state is saved; the same study called again goes on from there and ends with
         the same numbers. Remove the folder once the study is saved.
       save_every: least seconds between two saves of the same seeds; results are saved as soon as they are there.
@@ -143,7 +140,8 @@ def sweep(
       OSError: if the checkpoint cannot be written.
 
     Warns:
-      UserWarning: before anything is run, if the study does not fit into ``memory`` or into what the machine has left.
+      UserWarning: before anything is run, if the study does not fit into ``memory`` or into what the machine has left;
+        and if it has too few chunks of seeds for the ``devices`` asked for.
     """
     if isinstance(num_seeds, bool) or not isinstance(num_seeds, (int, np.integer)) or num_seeds < 1:
         raise ValueError(f"num_seeds: expected a whole number >= 1, got {num_seeds!r}")
