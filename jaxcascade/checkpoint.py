@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcascade._identity import plain_data
+from jaxcascade.devices import share
 
 MANIFEST = "manifest.json"
 _DIGITS = 64
@@ -215,7 +216,7 @@ def write_whole(path: str, data: bytes) -> None:
       OSError: if it cannot be written; an earlier file of that name is then still there.
     """
     # Processes that share the folder must not write to one name.
-    partial = f"{path}.{jax.process_index()}.partial"
+    partial = f"{path}.{share()[0]}.partial"
     try:
         with open(partial, "wb") as file:
             file.write(data)

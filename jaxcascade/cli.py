@@ -147,19 +147,18 @@ def _run(arguments):
 
 
 def _run_experiment(arguments):
-    import jax
     import jax.numpy as jnp
     import numpy as np
 
     from jaxcascade import _run_folder as folder
     from jaxcascade._tables import report
     from jaxcascade.config import load_config, run_config
-    from jaxcascade.devices import gather
+    from jaxcascade.devices import gather, share
 
     flags = {"num_seeds": arguments.seeds, "num_steps": arguments.steps, "seed": arguments.seed}
     overrides = dict(arguments.set) | {key: value for key, value in flags.items() if value is not None}
     config = load_config(arguments.config, overrides=overrides, quick=arguments.quick)
-    first, out = jax.process_index() == 0, arguments.out
+    first, out = share()[0] == 0, arguments.out
     finished = []
 
     def prepare():
@@ -202,6 +201,7 @@ def _run_all(arguments):
     import jax
 
     from jaxcascade import _gallery as gallery
+    from jaxcascade.devices import share
 
     def run_one(path, name):
         if not arguments.quiet:
@@ -213,7 +213,7 @@ def _run_all(arguments):
 
     paths = gallery.experiments(arguments.all)
     entries = gallery.run_all(paths, run_one)
-    if jax.process_index() == 0:
+    if share()[0] == 0:
         print(gallery.write_index(arguments.out, entries))
     failed = [f"{entry.name} ({entry.error})" for entry in entries if entry.error]
     if failed:

@@ -18,6 +18,7 @@ EVERYWHERE = PartitionSpec()
 _MESSAGE_BYTES = 2**20
 _POLL_MS = 2000
 _FAILURES = "jaxcascade/failed/"
+_ALONE = {"client": None, "process_id": 0, "num_processes": 1}
 _gathered = 0
 
 
@@ -100,12 +101,36 @@ def processes(coordinator: str | None, count: int | None, index: int | None) -> 
     except (RuntimeError, ValueError) as error:
         raise ValueError(f"coordinator: expected processes that can be joined, got: {error}") from error
     try:
+        _start_devices()
         yield
     except BaseException as error:
         _tell_failure(error)
         raise
     finally:
         jax.distributed.shutdown()
+
+
+def _start_devices() -> None:
+    """Starts this process's devices as those of a process on its own.
+
+    Devices of two processes have nothing to exchange. If they knew of each other they would be numbered across all
+    processes, and JAX, which looks kept programs up by these numbers, would compile anew in all processes but one.
+    """
+    cluster = _cluster()
+    joined = {name: getattr(cluster, name) for name in _ALONE}
+    try:
+        for name, value in _ALONE.items():
+            setattr(cluster, name, value)
+        jax.local_devices()
+    finally:
+        for name, value in joined.items():
+            setattr(cluster, name, value)
+
+
+def share() -> tuple[int, int]:
+    """This process's number, from 0, and how many share a study."""
+    cluster = _cluster()
+    return cluster.process_id, cluster.num_processes
 
 
 def gather(work: Callable[[], dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
@@ -118,14 +143,15 @@ def gather(work: Callable[[], dict[str, np.ndarray]]) -> list[dict[str, np.ndarr
       Whatever ``work`` raises here; OSError if another process failed, here or anywhere inside ``processes``.
     """
     global _gathered
-    if jax.process_count() == 1:
+    own, count = share()
+    if count == 1:
         return [work()]
     try:
         arrays = work()
     except Exception as error:
         _tell_failure(error)
         raise
-    client, own, key = _store(), jax.process_index(), f"jaxcascade/{_gathered}"
+    client, key = _cluster().client, f"jaxcascade/{_gathered}"
     stream = io.BytesIO()
     np.savez(stream, **arrays)  # type: ignore[arg-type]
     data = stream.getvalue()
@@ -134,9 +160,9 @@ def gather(work: Callable[[], dict[str, np.ndarray]]) -> list[dict[str, np.ndarr
         client.key_value_set_bytes(f"{key}/{own}/{i}", piece)
     client.key_value_set(f"{key}/{own}/count", str(len(pieces)))
     found = []
-    for process in range(jax.process_count()):
-        count = _await_count(client, f"{key}/{process}/count")
-        whole = b"".join(client.blocking_key_value_get_bytes(f"{key}/{process}/{i}", _POLL_MS) for i in range(count))
+    for process in range(count):
+        length = _await_count(client, f"{key}/{process}/count")
+        whole = b"".join(client.blocking_key_value_get_bytes(f"{key}/{process}/{i}", _POLL_MS) for i in range(length))
         with np.load(io.BytesIO(whole), allow_pickle=False) as file:
             found.append({name: file[name] for name in file.files})
     # Whoever gathers now has read what was gathered before.
@@ -145,10 +171,10 @@ def gather(work: Callable[[], dict[str, np.ndarray]]) -> list[dict[str, np.ndarr
     return found
 
 
-def _store() -> Any:
-    from jax._src.distributed import global_state  # JAX has no public way to the store
+def _cluster() -> Any:
+    from jax._src.distributed import global_state  # JAX has no public way to the key-value store
 
-    return global_state.client
+    return global_state
 
 
 def _await_count(client: Any, key: str) -> int:
@@ -167,5 +193,5 @@ def _await_count(client: Any, key: str) -> int:
 def _tell_failure(error: BaseException) -> None:
     """Lets the other processes know that this one will not answer."""
     with contextlib.suppress(jax.errors.JaxRuntimeError):
-        own = jax.process_index()
-        _store().key_value_set(f"{_FAILURES}{own}", f"process {own} failed: {error}", allow_overwrite=True)
+        own, _ = share()
+        _cluster().client.key_value_set(f"{_FAILURES}{own}", f"process {own} failed: {error}", allow_overwrite=True)

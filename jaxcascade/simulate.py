@@ -29,7 +29,7 @@ from jaxcascade._programs import (
 )
 from jaxcascade.checkpoint import Checkpoint, Unit, load_unit, pack, restore, save_unit, unpack
 from jaxcascade.core import NOW, SUM, Environment, Policy, is_concrete, system_of, with_float_type
-from jaxcascade.devices import EVERYWHERE, SEEDS, by_seeds, count_devices, gather, parts, place, seed_mesh
+from jaxcascade.devices import EVERYWHERE, SEEDS, by_seeds, count_devices, gather, parts, place, seed_mesh, share
 
 # Sums inside a block are in the default float type; blocks are added up in float64 on the host.
 _BLOCK_ROUNDS = 10_000
@@ -303,7 +303,8 @@ def run_block(
 
     def work() -> dict[str, np.ndarray]:
         units, growths = {}, 0  # seeds start with the buffers that the last ones came to need
-        for first in firsts[jax.process_index() :: jax.process_count()]:
+        own, count = share()
+        for first in firsts[own::count]:
             units[first] = _run_unit(job, first, growths)
             growths = units[first].growths
         return {f"{first}/{key}": array for first, unit in units.items() for key, array in pack(unit).items()}

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 
@@ -42,15 +43,27 @@ print(status, found["hits"], found["misses"])
 """
 
 
-def run(folder, out, *flags):
-    """Hits and misses of a run in a process of its own, in the folder of its files."""
+def start(folder, out, *flags):
     command = [sys.executable, "-W", "error", "-c", PROGRAM, "run", "one.toml", "--out", out, "--quiet", *flags]
     environment = os.environ | COMPILE_FAST | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
-    assert done.stderr == ""
-    status, hits, misses = map(int, done.stdout.split())
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, cwd=folder, env=environment, text=True, **pipes)
+
+
+def finish(process):
+    """Hits and misses of a run in a process of its own."""
+    try:
+        told, errors = process.communicate(timeout=200)
+    finally:
+        process.kill()
+    assert errors == ""
+    status, hits, misses = map(int, told.split())
     assert status == 0
     return hits, misses
+
+
+def run(folder, out, *flags):
+    return finish(start(folder, out, *flags))
 
 
 def test_a_second_process_compiles_nothing_and_gets_the_same_numbers(tmp_path):
@@ -65,6 +78,20 @@ def test_a_second_process_compiles_nothing_and_gets_the_same_numbers(tmp_path):
     one, other = (jc.load_study(tmp_path / name / "curves.npz") for name in ("first", "second"))
     for metric, values in one.curves["accept"].items():
         np.testing.assert_array_equal(other.curves["accept"][metric], values)
+
+
+def test_every_one_of_several_processes_finds_the_programs_of_one(tmp_path):
+    (tmp_path / "one.toml").write_text(TOML)
+    kept = ("--compilation-cache", "programs", "--seed-chunk", "1")
+    hits, misses = run(tmp_path, "first", *kept)
+    assert hits == 0
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    shared = ("--coordinator", address, "--num-processes", "2", "--process-id")
+    both = [start(tmp_path, "second", *kept, *shared, str(index)) for index in range(2)]
+    for found, missed in map(finish, both):
+        assert 3 < found <= misses and missed == 0
 
 
 def test_settings_are_the_callers_own_afterwards(tmp_path):
