@@ -446,8 +446,8 @@ kind = "random_box"
 """,
     "queueing": """
 system = "queueing"
-num_steps = 1500
-num_seeds = 300
+num_steps = 600
+num_seeds = 100
 record = 30
 [instance]
 kind = "synthetic"
